@@ -1,0 +1,161 @@
+# nooom's own chores.  `make` lists them; each that needs the environment makes or mends it first.
+
+SHELL := /bin/bash
+
+# The Python to make .venv with; empty: the first on the path that is new enough.
+PYTHON ?=
+# What `make bench` measures, and where it keeps it.
+SUITE ?= smoke
+OUT ?= nooom-results
+# More for pytest, such as "-k case" or "-n 4".  One process is the fastest on two cores: torch uses both.
+PYTEST_ARGS ?=
+
+# The environment is .venv, whatever the shell has active or pip is told to install elsewhere.
+unexport VIRTUAL_ENV PYTHONHOME PIP_TARGET PIP_PREFIX
+export PIP_USER := 0
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+VENV_PYTHON := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench wheel demo-results clean
+
+help: ## List these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: ## Make .venv with everything pinned; mends a half-made or outdated one (PYTHON=... to choose)
+	@bash -euo pipefail -c "$$SETUP"
+
+demo: setup ## Measure the four workloads, on the GPU if there is one, else on the CPU: build/demo
+	$(VENV_PYTHON) -m benchmarks run demo --out build/demo
+
+test: setup ## Run the tests (PYTEST_ARGS="-k case")
+	$(VENV_PYTHON) -m pytest -n 0 $(PYTEST_ARGS)
+
+lint: setup typed-tree ## Check style, format and types; changes nothing
+	$(VENV_PYTHON) -m ruff check
+	$(VENV_PYTHON) -m ruff format --check
+	cd build/typed && ../../$(VENV_PYTHON) -m mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache nooom tests
+
+format: setup ## Format the code and mend what ruff can
+	$(VENV_PYTHON) -m ruff check --fix
+	$(VENV_PYTHON) -m ruff format
+
+bench: setup ## Measure a whole suite, going on where it stopped (SUITE=smoke OUT=nooom-results)
+	$(VENV_PYTHON) -m benchmarks run "$(SUITE)" --out "$(OUT)" --resume
+
+wheel: setup ## Build the wheel: dist/
+	$(VENV_PYTHON) -m build --wheel --no-isolation --outdir dist
+
+demo-results: setup ## Measure results/demo, which README shows, anew
+	rm -rf results/demo
+	$(VENV_PYTHON) -m benchmarks run demo --out results/demo
+
+clean: ## Remove what these commands made, but for .venv and measurements
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path ./.venv -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+# The tree as a wheel has it, in links, for mypy: docs/decisions/0001-one-import-name.md.
+.PHONY: typed-tree
+typed-tree:
+	@rm -rf build/typed && mkdir -p build/typed/nooom
+	@cd build/typed/nooom && ln -s ../../../nooom/* ../../../formulas ../../../profiler ../../../benchmarks .
+	@cd build/typed && ln -s ../../tests .
+
+# --- the environment ---------------------------------------------------------------------------------------------
+# .venv/.complete holds what .venv was made from; it is removed before anything is installed and written last.  When it
+# says what it should and every distribution is there, setup has nothing to do.  Otherwise pip brings .venv up to date,
+# which leaves a torch that is right alone; only one that doesn't run, or has lost files, is made from nothing.
+
+define SETUP
+stamp=.venv/.complete
+wanted() { # what .venv is made from: the two files, the Python, and the place (an editable install knows it)
+    .venv/bin/python -c "$$IDENTITY"
+}
+suits() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; }
+choose() { # an interpreter that can make .venv; never .venv's own, which may be what is broken
+    local name found
+    for name in $${PYTHON:-python3 python3.13 python3.12 python3.11 python}; do
+        while read -r found; do
+            case "$$found" in "$$PWD"/.venv/*) continue ;; esac
+            if suits "$$found"; then echo "$$found"; return; fi
+        done < <(type -aP -- "$$name" || true)
+    done
+    name="$${PYTHON:-python3}"
+    if ! command -v "$$name" >/dev/null; then
+        echo "make: no $$name found; nooom needs Python 3.11, 3.12 or 3.13: make setup PYTHON=/path/to/python3.12" >&2
+    elif "$$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; then
+        echo "make: $$name has no working venv module; on Debian and Ubuntu: apt install python3-venv" >&2
+    else
+        echo "make: nooom needs Python 3.11, 3.12 or 3.13, and $$name is $$("$$name" --version 2>&1 | head -1); make setup PYTHON=/path/to/python3.12" >&2
+    fi
+    return 1
+}
+create() {
+    local python
+    python="$$(choose)"
+    echo "making .venv with $$("$$python" --version) ($$python)"
+    rm -rf .venv
+    "$$python" -m venv .venv
+}
+mend_pip() {
+    .venv/bin/python -m pip --version >/dev/null 2>&1 && return
+    rm -rf .venv/lib/python*/site-packages/pip .venv/lib/python*/site-packages/pip-*.dist-info
+    .venv/bin/python -m ensurepip --upgrade >/dev/null 2>&1
+}
+check() { .venv/bin/python -c "$$CHECK" "$$@"; }
+
+if ! suits .venv/bin/python; then
+    [ ! -e .venv ] || echo ".venv does not run, or has a Python that nooom does not: making it anew"
+    create
+elif [ "$$(cat "$$stamp" 2>/dev/null)" = "$$(wanted)" ] && check complete; then
+    exit 0
+elif mend_pip && check undamaged; then
+    echo ".venv is unfinished or out of date: bringing it up to date"
+else
+    echo ".venv is damaged: making it anew"
+    create
+fi
+rm -f "$$stamp"
+echo "installing (torch is most of it: up to 3 GB and some minutes, once)"
+.venv/bin/python -m pip install -c constraints.txt -e '.[dev]'
+check complete
+check undamaged
+wanted > "$$stamp.new"
+mv "$$stamp.new" "$$stamp"
+echo ".venv is ready"
+endef
+export SETUP
+
+define IDENTITY
+import hashlib, os, sys
+digest = hashlib.sha256(f"{sys.version} {os.getcwd()}".encode())
+for name in ("pyproject.toml", "constraints.txt"):
+    digest.update(open(name, "rb").read())
+print(digest.hexdigest())
+endef
+export IDENTITY
+
+# complete: every distribution that pyproject.toml names is there, and pip.  undamaged: what is there has all its files.
+define CHECK
+import importlib.metadata, re, sys, tomllib
+def lacks(what):
+    sys.exit(f".venv lacks {what}")
+if sys.argv[1] == "complete":
+    project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+    for line in ["nooom", "pip", *project["dependencies"], *project["optional-dependencies"]["dev"]]:
+        name = re.match(r"[\w.-]+", line)[0]
+        try:
+            importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            lacks(name)
+else:
+    for distribution in importlib.metadata.distributions(path=[p for p in sys.path if p.endswith("site-packages")]):
+        if not distribution.metadata["Name"] or distribution.files is None:
+            lacks(f"the list of files of {distribution._path}")
+        for file in distribution.files:
+            path = file.locate()
+            if file.size is not None and (not path.exists() or path.stat().st_size != file.size):
+                lacks(f"{path}, whole")
+endef
+export CHECK

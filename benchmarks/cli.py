@@ -1,0 +1,123 @@
+"""The command: parses, calls one function per command, and turns every error into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nooom.benchmarks.commands.case_flags import with_case_flags
+from nooom.formulas.errors import NooomError, UsageError, nearest
+
+app = typer.Typer(
+    name="nooom",
+    help="No Out Of Memory: what LLM inference, fine-tuning and GRPO really take on a GPU.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_INTERRUPTED = 130
+
+
+@app.callback()
+def _root() -> None:
+    """Keeps `nooom run` a subcommand whatever the number of commands."""
+
+
+@app.command()
+@with_case_flags
+def run(
+    suite: Annotated[
+        str | None, typer.Argument(help="demo, smoke, or a .toml file; none: one case by its flags")
+    ] = None,
+    *,
+    flags: Mapping[str, Any],
+    device: Annotated[str, typer.Option(help="auto, cuda or cpu (auto: the GPU when there is one)")] = "auto",
+    gpu: Annotated[str | None, typer.Option(help="the GPU to play (phantom and dryrun)")] = None,
+    out: Annotated[Path, typer.Option(help="where measurements.jsonl is kept; appended to")] = Path("nooom-results"),
+    resume: Annotated[bool, typer.Option("--resume", help="skip cases that the out folder has finished")] = False,
+    shard: Annotated[str | None, typer.Option(metavar="K/N", help="only the K-th of N parts")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="9m", help="start no case after this time")] = None,
+    timeout: Annotated[str, typer.Option(metavar="30m", help="limit for one case's process")] = "30m",
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="run a model's own code")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="show what the cases' processes print")] = False,
+) -> int:
+    """Measure the peaks of our cases, each in a fresh process, beside what the formulas say.
+
+    Example: nooom run --model HuggingFaceTB/SmolLM2-135M --workload lora --batch 2 --seq 128 --device cpu
+    """
+    from nooom.benchmarks.commands import run as command
+
+    request = command.Request(
+        suite=suite,
+        flags=flags,
+        device=device,
+        gpu=gpu,
+        out=out,
+        resume=resume,
+        shard=shard,
+        budget=budget,
+        timeout_s=command.seconds(timeout, "--timeout"),
+        trust_remote_code=trust_remote_code,
+        as_json=as_json,
+        verbose=verbose,
+    )
+    return command.run(request)
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False) -> int:
+    """Say what is here: GPU, driver, NVML, versions, and what would stop a run, each with its remedy.
+
+    Example: nooom doctor --json
+    """
+    from nooom.benchmarks.commands import doctor as command
+
+    return command.doctor(as_json)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of ``nooom`` and ``python -m benchmarks``; never returns."""
+    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _run(arguments: list[str]) -> int:
+    command = typer.main.get_command(app)
+    try:
+        _known_command(arguments, list(command.commands))  # type: ignore[attr-defined]
+        code = command.main(args=arguments, prog_name="nooom", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except NooomError as error:
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _fail("interrupted; everything finished so far is kept", _INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
+        return 0
+    except Exception as error:
+        # Typer carries its own copy of click in some versions: its errors are known by what they can do.
+        if type(error).__name__ == "Abort":
+            return _fail("interrupted; everything finished so far is kept", _INTERRUPTED)
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message()
+        # No arguments at all: that "error" is the help text itself.
+        return _fail(" ".join(message.split()) if type(error).__name__ != "NoArgsIsHelpError" else message, 2)
+
+
+def _known_command(arguments: Sequence[str], known: Sequence[str]) -> None:
+    word = next((word for word in arguments if not word.startswith("-")), None)
+    if word is not None and arguments[0] == word and word not in known:
+        raise UsageError(f"no command {word!r}; {nearest(word, known)}")
+
+
+def _fail(message: str, code: int) -> int:
+    print(message if message.startswith("Usage") else f"nooom: {message}", file=sys.stderr)
+    return code

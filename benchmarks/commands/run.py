@@ -1,0 +1,199 @@
+"""``nooom run``: measure our cases."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from nooom.benchmarks import devices, runner
+from nooom.benchmarks.journal import Journal, JournalError, read
+from nooom.benchmarks.suites.suite import load_suite
+from nooom.formulas.case import FLAGS, Case
+from nooom.formulas.errors import UsageError
+from nooom.formulas.gpus import find
+from nooom.profiler.measurement import SCHEMA_VERSION, Measurement
+
+_FAILED = ("crashed", "timeout", "killed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the command line asked for."""
+
+    suite: str | None
+    flags: Mapping[str, Any]
+    device: str
+    gpu: str | None
+    out: Path
+    resume: bool
+    shard: str | None
+    budget: str | None
+    timeout_s: float
+    trust_remote_code: bool
+    as_json: bool
+    verbose: bool
+
+
+def run(request: Request) -> int:
+    """Measure, save each case as it finishes, and show the table; returns the exit code."""
+    console = Console(stderr=True)
+    device = devices.choose(request.device)
+    if request.gpu is not None:
+        find(request.gpu)
+        raise UsageError("--gpu names the GPU that phantom and dryrun play; cpu and cuda measure on what is there")
+    planned = _shard(runner.plan(_cases(request, device.name), device), request.shard)
+    with Journal(request.out) as journal:
+        if journal.torn:
+            console.print(
+                f"a torn last line, left by a run that was killed, was moved to {journal.torn}", style="yellow"
+            )
+        earlier = _earlier(journal.path, planned) if request.resume else {}
+        fresh = [item for item in planned if item.case_id not in earlier]
+        if earlier:
+            console.print(f"resuming: {len(planned) - len(fresh)} of {len(planned)} cases were finished before")
+        deadline = time.monotonic() + seconds(request.budget, "--budget") if request.budget else None
+        done: dict[str, Measurement] = {}
+        unsaved: JournalError | None = None
+        try:
+            _measure(fresh, device, request, journal, console, deadline, done)
+        except JournalError as error:
+            unsaved = error
+    records = [found for item in planned if (found := done.get(item.case_id) or earlier.get(item.case_id))]
+    if unsaved is not None:
+        _show(records, request.as_json)  # what could not be saved is at least said
+        raise unsaved
+    console.print(f"saved in {journal.path}", style="dim", soft_wrap=True)
+    if len(done) < len(fresh):
+        console.print(f"budget spent: {len(fresh) - len(done)} cases left; run again with --resume", style="yellow")
+    _show(records, request.as_json)
+    return 1 if any(record.status in _FAILED for record in records) else 0
+
+
+def _cases(request: Request, device: str) -> Sequence[Case]:
+    if request.suite is None:
+        for name in ("model", "workload"):
+            if name not in request.flags:
+                raise UsageError(f"give a suite (nooom run demo) or a case: --{name} is missing")
+        return [Case.from_dict(request.flags)]
+    cases = load_suite(request.suite, device).cases
+    if request.flags:
+        # Given with a suite, a case flag overrides every case of it.
+        cases = tuple(Case.from_dict({**_written(case), **request.flags}) for case in cases)
+    return cases
+
+
+def _written(case: Case) -> dict[str, Any]:
+    """The flags of a case that differ from what would be filled in anyway."""
+    base = Case(model=case.model, workload=case.workload)
+    return {
+        name: getattr(case, name)
+        for name in FLAGS
+        if name in ("model", "workload") or getattr(case, name) != getattr(base, name)
+    }
+
+
+def _shard(planned: list[runner.Planned], shard: str | None) -> list[runner.Planned]:
+    """Every N-th case from the K-th on: ``K/N``, counted from 1."""
+    if shard is None:
+        return planned
+    k, slash, n = shard.partition("/")
+    if not (slash and k.isdecimal() and n.isdecimal() and 1 <= int(k) <= int(n)):
+        raise UsageError(f"--shard must read K/N with 1 <= K <= N, e.g. 1/3, not {shard!r}")
+    return planned[int(k) - 1 :: int(n)]
+
+
+def seconds(text: str, option: str) -> float:
+    """``90``, ``90s``, ``9m`` or ``1h`` in seconds."""
+    number, unit = (text[:-1], text[-1]) if text and text[-1] in "smh" else (text, "s")
+    try:
+        value = float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e9:
+        raise UsageError(f"{option} must be a time such as 90s, 9m or 1h, not {text!r}")
+    return value
+
+
+def _earlier(path: Path, planned: Sequence[runner.Planned]) -> dict[str, Measurement]:
+    """Finished records of these cases, made with the libraries that are installed now."""
+    from nooom.profiler.fingerprint import fingerprint
+
+    now = fingerprint({})
+    wanted = {item.case_id for item in planned}
+    found = {}
+    for record in read(path) if path.stat().st_size else ():
+        same = all(record.fingerprint.get(name) == now.get(name) for name in runner.LIBRARIES)
+        if record.case_id in wanted and same and runner.is_finished(record):
+            found[record.case_id] = record
+    return found
+
+
+def _measure(
+    planned: Sequence[runner.Planned],
+    device: devices.Device,
+    request: Request,
+    journal: Journal,
+    console: Console,
+    deadline: float | None,
+    done: dict[str, Measurement],
+) -> None:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not planned) as progress:
+        task = progress.add_task("starting", total=len(planned))
+        label = ""
+
+        def on_case(item: runner.Planned) -> None:
+            nonlocal label
+            label = item.case.label()
+            progress.update(task, description=label)
+
+        def on_log(log: str) -> None:
+            if request.verbose and log:
+                print(log, file=sys.stderr)
+
+        options = runner.Options(
+            timeout_s=request.timeout_s,
+            trust_remote_code=request.trust_remote_code,
+            on_case=on_case,
+            on_phase=lambda phase: progress.update(task, description=f"{label}: {phase}"),
+            on_log=on_log,
+            deadline=deadline,
+        )
+        for record in runner.run(planned, device, options):
+            done[record.case_id] = record
+            journal.append(record)
+            progress.advance(task)
+            console.print(_line(record, label), soft_wrap=True, highlight=False)
+
+
+def _line(record: Measurement, label: str) -> str:
+    if record.status == "ok":
+        return f"  ok  {label}: {(record.peak_allocated_bytes or 0) / 2**30:.3f} GiB"
+    error = record.error or {}
+    where = f" in {error['phase']}" if error.get("phase") else ""
+    return f"  {record.status}{where}  {label}: {error.get('message')}"
+
+
+def _show(records: Sequence[Measurement], as_json: bool) -> None:
+    if as_json:
+        document = {"schema_version": SCHEMA_VERSION, "measurements": [record.to_json() for record in records]}
+        print(json.dumps(document))
+        return
+    from nooom.benchmarks.compare import compare
+    from nooom.benchmarks.reports.terminal import show
+
+    show(compare(records), Console())

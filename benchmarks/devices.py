@@ -1,0 +1,69 @@
+"""The devices a case can run on: which instrument measures there, and what can't be asked of it."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+
+from nooom.formulas.case import Case
+from nooom.formulas.errors import CannotMeasureError, UsageError, nearest
+from nooom.profiler import hardware
+
+CPU_THREADS = 2
+"""Fixed, whatever the machine has: CPU attention's scratch grows with threads, and figures must be comparable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Where cases run.  ``passes`` are the instruments that measure one case, each in a process of its own."""
+
+    name: str
+    source: str
+    passes: tuple[str, ...]
+    threads: int | None = None
+
+
+CPU = Device(
+    name="cpu",
+    source="measured",
+    passes=("nooom.profiler.instruments.cpu:CpuInstrument", "nooom.profiler.instruments.rss:RssInstrument"),
+    threads=CPU_THREADS,
+)
+CUDA = Device(name="cuda", source="measured", passes=("nooom.profiler.instruments.cuda:CudaInstrument",))
+
+_DEVICES = {"cpu": CPU, "cuda": CUDA}
+_UNBUILT = ("phantom", "dryrun")
+
+
+def choose(name: str) -> Device:
+    """The device of that name; ``auto`` is the GPU when there is one.
+
+    Raises:
+        UsageError: an unknown device, or one that is not built yet.
+        CannotMeasureError: cuda without a GPU, saying what was looked for.
+    """
+    if name in _UNBUILT:
+        raise UsageError(f"--device {name} is not built yet; built: auto, cuda, cpu")
+    if name == "auto":
+        return CUDA if hardware.find_gpus() else CPU
+    if name not in _DEVICES:
+        raise UsageError(f"--device {name!r} is unknown; {nearest(name, ['auto', *_DEVICES, *_UNBUILT])}")
+    if name == "cuda" and not hardware.find_gpus():
+        raise CannotMeasureError(f"--device cuda: no GPU to measure on: {hardware.looked_for()}")
+    return _DEVICES[name]
+
+
+def check(case: Case, device: Device) -> None:
+    """Refuse, before anything starts, what this device can't run."""
+    if case.attention == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
+        raise UsageError("--attention flash_attention_2 needs the package flash-attn, which is not installed here")
+    if device is not CPU:
+        return
+    if case.attention in ("sdpa-efficient", "sdpa-cudnn", "flash_attention_2"):
+        raise UsageError(
+            f"--attention {case.attention} has no CPU kernel; on the CPU: sdpa, sdpa-flash, sdpa-math, eager"
+        )
+    if case.autocast == "fp16":
+        raise UsageError("--autocast fp16 needs a GPU: its gradients are scaled there; on the CPU: none, bf16")
+    if case.allocator:
+        raise UsageError("--allocator sets PyTorch's CUDA allocator and means nothing on the CPU")

@@ -1,0 +1,1 @@
+"""Public model configs as facts, so that nothing needs a hub."""

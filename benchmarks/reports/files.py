@@ -1,0 +1,39 @@
+"""The same rows as CSV and as Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from nooom.benchmarks.compare import PEAK, Row
+from nooom.benchmarks.reports.terminal import cells
+
+
+def as_csv(rows: Sequence[Row], sources: Sequence[str] = ("article",)) -> str:
+    """Exact bytes and unrounded errors, one row a (case, phase)."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    head = ["case_id", "case", "workload", "source", "device", "status", "phase", "measured_bytes"]
+    writer.writerow(head + [name for source in sources for name in (f"{source}_bytes", f"{source}_error")])
+    for row in rows:
+        line = [row.case_id, row.label, row.workload, row.source, row.device, row.status, row.phase, row.measured_bytes]
+        for source in sources:
+            error = row.error(source)
+            line += [row.predicted_bytes.get(source), None if error is None else f"{error:.6f}"]
+        writer.writerow(line)
+    return out.getvalue()
+
+
+def as_markdown(rows: Sequence[Row], sources: Sequence[str] = ("article",)) -> str:
+    """GiB, as on the screen; a case's peak in bold."""
+    head = ["case", "evidence", "phase", "measured"] + [name for source in sources for name in (source, "error")]
+    lines = ["| " + " | ".join(head) + " |", "|---|---|---|" + "--:|" * (len(head) - 3)]
+    before = None
+    for row in rows:
+        texts = cells(row, sources, row.case_id != before)
+        before = row.case_id
+        if row.phase == PEAK:
+            texts[2:] = [f"**{text}**" for text in texts[2:]]
+        lines.append("| " + " | ".join(texts) + " |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,218 @@
+"""A list of cases -> measurements, one fresh process a case, resumable."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from nooom.benchmarks.devices import Device, check
+from nooom.benchmarks.models.zoo import Model, resolve
+from nooom.formulas.case import Case
+from nooom.formulas.errors import UsageError
+from nooom.formulas.shape import ModelShape
+from nooom.profiler import hardware
+from nooom.profiler.child import Children, Outcome
+from nooom.profiler.fingerprint import fingerprint
+from nooom.profiler.measurement import Measurement, Phase, phase_from_json
+
+_WORKLOAD = "nooom.benchmarks.workloads.run:run"
+_PRELOAD = ("torch", "torch.profiler", "transformers", "peft", "accelerate", "nooom.benchmarks.workloads.preload")
+_FINISHED = ("ok", "oom")
+"""Statuses that answer the question; a case that ended otherwise is run again by --resume."""
+
+LIBRARIES = ("torch", "transformers", "peft", "accelerate")
+"""A record answers for a case only where these are the versions it was made with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A case whose model is known and which the device can run."""
+
+    case: Case
+    model: Model
+    shape: ModelShape
+
+    @property
+    def case_id(self) -> str:
+        return self.case.case_id(self.model.key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    timeout_s: float = 1800.0
+    trust_remote_code: bool = False
+    fork: bool | None = None
+    on_case: Callable[[Planned], None] = lambda planned: None
+    on_phase: Callable[[str], None] = lambda phase: None
+    on_log: Callable[[str], None] = lambda log: None
+    deadline: float | None = None
+    """When to stop starting cases, in ``time.monotonic()``'s seconds."""
+
+
+def plan(cases: Iterable[Case], device: Device) -> list[Planned]:
+    """Resolve every case's model and check it, before anything runs: a typo in the last case costs no hour.
+
+    Raises:
+        UsageError: an unknown model, a config that is none, a case that the model or the device can't run.
+    """
+    planned, models = [], dict[str, tuple[Model, ModelShape]]()
+    for case in cases:
+        check(case, device)
+        if case.model not in models:
+            model = resolve(case.model)
+            models[case.model] = (model, ModelShape.from_config(model.config, where=model.name))
+        model, shape = models[case.model]
+        _check_with_model(case, model, shape)
+        known = case if model.key is not None else dataclasses.replace(case, model=model.name)
+        planned.append(Planned(case=known, model=model, shape=shape))
+    return planned
+
+
+def _check_with_model(case: Case, model: Model, shape: ModelShape) -> None:
+    length = case.seq + (case.new_tokens or 0)
+    if shape.learned_positions and shape.max_position is not None and length > shape.max_position:
+        raise UsageError(f"{case.model} has {shape.max_position} learned positions; the case needs {length}")
+    if case.pretrained and not _has_weights(model):
+        where = model.directory or "a zoo name, which is a config alone"
+        raise UsageError(f"--pretrained: no *.safetensors in {where}; give --model the directory of a checkpoint")
+
+
+def _has_weights(model: Model) -> bool:
+    return model.directory is not None and any(model.directory.glob("*.safetensors"))
+
+
+def run(planned: Iterable[Planned], device: Device, options: Options) -> Iterator[Measurement]:
+    """Measure each case in turn.  What happens to one case never stops the next; ^C ends the child and is raised."""
+    children: Children | None = None
+    allocator: str | None = None
+    try:
+        for item in planned:
+            if options.deadline is not None and time.monotonic() >= options.deadline:
+                return
+            if children is None or item.case.allocator != allocator:
+                if children is not None:
+                    children.close()
+                # The allocator's settings are read once a process, so cases that differ in them need servers that do.
+                allocator = item.case.allocator
+                children = Children(_preload(item), _environment(allocator), fork=options.fork)
+            options.on_case(item)
+            yield _measure(item, device, children, options)
+    finally:
+        if children is not None:
+            children.close()
+
+
+def is_finished(record: Measurement) -> bool:
+    return record.status in _FINISHED
+
+
+def _measure(item: Planned, device: Device, children: Children, options: Options) -> Measurement:
+    outcomes = []
+    for instrument in device.passes:
+        job = _job(item, device, instrument, options)
+        outcomes.append(children.run(job, timeout_s=options.timeout_s, on_phase=options.on_phase))
+        options.on_log(outcomes[-1].log)
+        if outcomes[-1].status != "ok":
+            break
+    return _as_measurement(item, device, outcomes)
+
+
+def _job(item: Planned, device: Device, instrument: str, options: Options) -> dict[str, Any]:
+    return {
+        "workload": _WORKLOAD,
+        "arguments": {
+            "case": item.case.to_dict(),
+            "config": item.model.config,
+            "directory": str(item.model.directory) if item.model.directory else None,
+            "trust_remote_code": options.trust_remote_code,
+        },
+        "instrument": instrument,
+        "threads": device.threads,
+        "memory_limit_bytes": hardware.available_bytes() if device.name == "cpu" else None,
+    }
+
+
+def _as_measurement(item: Planned, device: Device, outcomes: list[Outcome]) -> Measurement:
+    main, *others = outcomes
+    notes = main.answer.get("notes", {})
+    phases = _phases(main, "phases")
+    for other in others:
+        phases = _with_second_pass(phases, _phases(other, "phases"))
+    failed = next((outcome for outcome in outcomes if outcome.status != "ok"), None)
+    return Measurement(
+        case_id=item.case_id,
+        case=item.case.to_dict(),
+        source=device.source,
+        device=device.name,
+        gpu=notes.get("gpu"),
+        status=failed.status if failed else "ok",
+        weights="pretrained" if item.case.pretrained else "random",
+        phases=phases,
+        first=_first(main, others),
+        retries=main.answer.get("retries"),
+        sampling=notes.get("sampling"),
+        error=_error(failed) if failed else None,
+        fingerprint=fingerprint(notes, allocator=item.case.allocator, cpu_threads=device.threads),
+    )
+
+
+def _first(main: Outcome, others: list[Outcome]) -> dict[str, Any] | None:
+    if not main.answer.get("first"):
+        return None
+    phases = _phases(main, "first")
+    for other in others:
+        phases = _with_second_pass(phases, _phases(other, "first"))
+    return {"phases": [dataclasses.asdict(phase) for phase in phases]}
+
+
+def _phases(outcome: Outcome, key: str) -> list[Phase]:
+    return [phase_from_json(item) for item in outcome.answer.get(key, [])]
+
+
+def _with_second_pass(phases: list[Phase], second: list[Phase]) -> list[Phase]:
+    """RSS and seconds come from the pass that has no profiler in it."""
+    by_name = {phase.name: phase for phase in second}
+    merged = []
+    for phase in phases:
+        other = by_name.get(phase.name)
+        seen: dict[str, Any] = (
+            {} if other is None else {"rss_peak_bytes": other.rss_peak_bytes, "seconds": other.seconds}
+        )
+        merged.append(dataclasses.replace(phase, **seen))
+    return merged
+
+
+def _error(outcome: Outcome) -> dict[str, Any]:
+    details = dict(outcome.answer.get("error") or {})
+    phase = outcome.answer.get("phase") or outcome.phase
+    return {"kind": outcome.status, **details, "message": outcome.message, "phase": phase}
+
+
+def _environment(allocator: str) -> dict[str, str]:
+    """The children's: this process's, with what would change a measurement behind the case's back taken out."""
+    environment = {key: value for key, value in os.environ.items() if not key.endswith("_ALLOC_CONF")}
+    environment |= {
+        "HF_HUB_OFFLINE": "1",  # a case never waits for a network
+        "TOKENIZERS_PARALLELISM": "false",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "KINETO_LOG_LEVEL": "99",
+        "PYTHONWARNINGS": "ignore",
+    }
+    if allocator:
+        environment["PYTORCH_ALLOC_CONF"] = allocator
+    return environment
+
+
+def _preload(item: Planned) -> list[str]:
+    return [*_PRELOAD, f"{_family(item.shape.model_type)}?"]
+
+
+def _family(model_type: str) -> str:
+    """The module of an architecture, e.g. transformers.models.llama.modeling_llama."""
+    module = {"gemma3_text": "gemma3"}.get(model_type, model_type)
+    return f"transformers.models.{module}.modeling_{module}"

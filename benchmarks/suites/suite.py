@@ -1,0 +1,86 @@
+"""Suites: named lists of cases, each a TOML file here or anywhere.
+
+description = "..."
+[defaults]                  # flags of every case
+model = "HuggingFaceTB/SmolLM2-135M"
+[[case]]                    # one case; a list of values makes one case of each
+workload = "sft"
+seq = [128, 256]
+on = "cpu"                  # only on this device
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nooom.formulas.case import Case
+from nooom.formulas.errors import UsageError, nearest
+
+_HERE = Path(__file__).parent
+_MAX_CASES = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    name: str
+    description: str
+    cases: tuple[Case, ...]
+
+
+def names() -> list[str]:
+    """The suites that ship."""
+    return sorted(path.stem for path in _HERE.glob("*.toml"))
+
+
+def load_suite(name: str, device: str) -> Suite:
+    """The suite of that name, or in that file, as it is run on ``device``.
+
+    Raises:
+        UsageError: no such suite, no TOML, or a case that describes no job; names the file and the case's number.
+    """
+    path = _HERE / f"{name}.toml" if name in names() else Path(name)
+    if path.suffix != ".toml" or not path.is_file():
+        raise UsageError(f"no suite {name!r}; {nearest(name, names())}; or the path of a .toml file")
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: not a suite: {error}") from error
+    for key in content:
+        if key not in ("description", "defaults", "case"):
+            raise UsageError(f"{path}: unknown key {key!r}; {nearest(key, ['description', 'defaults', 'case'])}")
+    cases = tuple(_cases(content, path, device))
+    if not cases:
+        raise UsageError(f"{path}: no [[case]] for device {device}")
+    return Suite(name=path.stem, description=str(content.get("description", "")), cases=cases)
+
+
+def _cases(content: dict[str, Any], path: Path, device: str) -> Iterator[Case]:
+    defaults, written = content.get("defaults", {}), content.get("case", [])
+    if not isinstance(defaults, dict) or not isinstance(written, list):
+        raise UsageError(f"{path}: [defaults] must be a table and [[case]] a list of tables")
+    for number, flags in enumerate(written, 1):
+        try:
+            if not isinstance(flags, dict):
+                raise UsageError("not a table")
+            if flags.get("on", device) == device:
+                yield from _grid({**defaults, **flags})
+        except UsageError as error:
+            raise UsageError(f"{path}: case {number}: {error}") from error
+
+
+def _grid(flags: dict[str, Any]) -> Iterator[Case]:
+    """One case for each combination of the values that are lists."""
+    flags = {key: value for key, value in flags.items() if key != "on"}
+    axes = [value if isinstance(value, list) else [value] for value in flags.values()]
+    size = 1
+    for axis in axes:
+        size *= len(axis)
+    if size > _MAX_CASES:
+        raise UsageError(f"{size} combinations; at most {_MAX_CASES}")
+    for values in itertools.product(*axes):
+        yield Case.from_dict(dict(zip(flags, values, strict=True)))

@@ -1,0 +1,1 @@
+"""Arithmetic only: the ground floor.  Imports neither torch nor anything of the two floors above."""

@@ -1,0 +1,1 @@
+"""Instruments: given a case and a workload to run, say what memory it took."""

@@ -1,0 +1,63 @@
+"""What a measurement was made with: everything that could explain a difference, and nothing that is a secret."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import nooom
+from nooom.profiler import hardware
+
+_DISTRIBUTIONS = ("torch", "transformers", "peft", "accelerate")
+_GIT_LIMIT_S = 5
+
+
+def fingerprint(notes: Mapping[str, Any], *, allocator: str = "", cpu_threads: int | None = None) -> dict[str, Any]:
+    """The fingerprint of a measurement.
+
+    Args:
+        notes: what its instrument described: GPU, driver, CUDA, how it measured.
+        allocator: the PyTorch allocator's settings that the case ran with.
+        cpu_threads: of CPU kernels, where they were fixed.
+    """
+    known = {name: value for name, value in notes.items() if name not in ("gpu", "sampling")}
+    return {
+        "nooom": nooom.__version__,
+        **{name: hardware.version(name) for name in _DISTRIBUTIONS},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": hardware.cpu_model(),
+        "cpu_threads": cpu_threads,
+        "gpu": (notes.get("gpu") or {}).get("name"),
+        "allocator": allocator,
+        **known,
+        **_checkout(),
+    }
+
+
+@functools.cache
+def _checkout() -> dict[str, Any]:
+    """Commit and dirty flag of the checkout that nooom runs from; nulls when it is installed from a wheel."""
+    root = Path(nooom.__file__).resolve().parent.parent
+    # Installed into an environment that lies inside somebody's repository, that repository's commit is not ours.
+    if not (root / ".git").exists() or not (root / "formulas").is_dir():
+        return {"commit": None, "dirty": None}
+    commit, changes = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain")
+    return {"commit": commit or None, "dirty": None if changes is None else bool(changes)}
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments],
+            capture_output=True, text=True, timeout=_GIT_LIMIT_S, check=True, env=environment, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

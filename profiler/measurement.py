@@ -1,0 +1,158 @@
+"""The record of one case run once: what is written, one JSON line each, to ``measurements.jsonl``."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nooom.formulas.case import Case, CaseError
+from nooom.formulas.errors import UsageError, nearest
+
+SCHEMA_VERSION = 1
+
+SOURCES = ("measured", "emulated", "dryrun")
+STATUSES = ("ok", "oom", "timeout", "crashed", "killed")
+WEIGHTS = ("random", "pretrained")
+
+
+class RecordError(UsageError):
+    """A record from outside that is no measurement; the message says which field and what is wrong with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Memory over one named phase of a case.  Bytes are integers; unknown is None, never 0."""
+
+    name: str
+    peak_allocated_bytes: int | None = None
+    """cuda: ``torch.cuda.max_memory_allocated`` over the phase; cpu: the c10 CPU allocator's running sum."""
+    peak_reserved_bytes: int | None = None
+    """``torch.cuda.max_memory_reserved`` over the phase; None on the CPU, which has no caching allocator."""
+    peak_active_bytes: int | None = None
+    """Peak of ``active_bytes.all``: allocated, and blocks that wait for another stream."""
+    peak_requested_bytes: int | None = None
+    """Peak of ``requested_bytes.all``: what was asked for, before the allocator rounded."""
+    end_allocated_bytes: int | None = None
+    """Allocated when the phase ended."""
+    nvml_peak_bytes: int | None = None
+    """Largest figure that NVML showed for the process (or the device, see ``sampling``): a lower bound, sampled."""
+    rss_peak_bytes: int | None = None
+    """Peak resident set size of the process, from a pass of its own without the allocator's events."""
+    seconds: float | None = None
+    """Wall time of the phase in the pass that was measured."""
+    components: dict[str, int] | None = None
+    """Requested bytes at the peak by category, when attributed."""
+    tensors: list[dict[str, Any]] | None = None
+    """The largest tensors at the peak, when attributed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One case under one instrument: the phases' worst over the measured steps, and what it was measured with."""
+
+    case_id: str
+    case: dict[str, Any]
+    source: str
+    device: str
+    status: str
+    weights: str = "random"
+    gpu: dict[str, Any] | None = None
+    """``{"name", "total_bytes"}`` as torch reports them; None on the CPU."""
+    phases: list[Phase] = field(default_factory=list)
+    first: dict[str, Any] | None = None
+    """``{"phases": [...]}`` of the warm-up step, whose lazy allocations come on top."""
+    retries: int | None = None
+    """Times that the allocator freed its cache to satisfy a request; a run with any is not a clean peak."""
+    sampling: dict[str, Any] | None = None
+    """How NVML was sampled: ``interval_s`` asked for, ``widest_gap_s`` that happened, ``scope``."""
+    error: dict[str, Any] | None = None
+    """For every status but ok: ``kind``, ``message``, ``phase``, and ``tried_bytes`` where memory ran out."""
+    fingerprint: dict[str, Any] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def peak_allocated_bytes(self) -> int | None:
+        """The largest phase's peak: phases do not overlap and are never added."""
+        peaks = [phase.peak_allocated_bytes for phase in self.phases if phase.peak_allocated_bytes is not None]
+        return max(peaks, default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        record = {"schema_version": self.schema_version, **_shallow(self)}
+        record["phases"] = [phase_to_json(phase) for phase in self.phases]
+        return record
+
+    @classmethod
+    def from_json(cls, record: Any) -> Measurement:
+        """Read a record from outside.
+
+        Raises:
+            RecordError: not an object, another schema version, a missing or unknown field, a figure that is not a
+                non-negative integer of bytes (or null), an unknown status, or a case that describes no job.
+        """
+        if not isinstance(record, Mapping):
+            raise RecordError(f"a measurement is a JSON object, not {type(record).__name__}")
+        version = record.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise RecordError(f"schema_version is {version!r}; this version of nooom reads {SCHEMA_VERSION}")
+        _known_keys(record, cls, "measurement")
+        for name in ("case_id", "case", "source", "device", "status", "phases"):
+            if record.get(name) is None:
+                raise RecordError(f"{name} is missing")
+        for name, known in (("source", SOURCES), ("status", STATUSES), ("weights", WEIGHTS)):
+            value = record.get(name, "random")
+            if value not in known:
+                raise RecordError(f"{name} is {value!r}; {nearest(str(value), known)}")
+        for name, kind in (("case_id", str), ("device", str), ("case", Mapping), ("phases", list)):
+            if not isinstance(record[name], kind):
+                raise RecordError(f"{name} is not {kind.__name__.lower()}")
+        for name in ("gpu", "first", "sampling", "error", "fingerprint"):
+            if not isinstance(record.get(name), (Mapping, type(None))):
+                raise RecordError(f"{name} is not an object")
+        try:
+            Case.from_dict(record["case"])
+        except CaseError as error:
+            raise RecordError(f"case: {error}") from error
+        _check_bytes(record.get("retries"), "retries")
+        rest = {key: value for key, value in record.items() if key != "phases"}
+        return cls(**rest, phases=[phase_from_json(item) for item in record["phases"]])
+
+
+def phase_to_json(phase: Phase) -> dict[str, Any]:
+    """Every figure, nulls too; components and tensors only where the run was attributed."""
+    record = _shallow(phase)
+    return {key: value for key, value in record.items() if value is not None or key not in ("components", "tensors")}
+
+
+def phase_from_json(record: Any) -> Phase:
+    """Raises RecordError as :meth:`Measurement.from_json` does."""
+    if not isinstance(record, Mapping) or not isinstance(record.get("name"), str):
+        raise RecordError("a phase is a JSON object with a name")
+    _known_keys(record, Phase, f"phase {record['name']}")
+    for key, value in record.items():
+        if key.endswith("_bytes"):
+            _check_bytes(value, f"{key} of phase {record['name']}")
+    seconds = record.get("seconds")
+    if seconds is not None and (not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0):
+        raise RecordError(f"seconds of phase {record['name']} is {seconds!r}, not a number of seconds or null")
+    return Phase(**record)
+
+
+def _shallow(item: Any) -> dict[str, Any]:
+    return {f.name: getattr(item, f.name) for f in dataclasses.fields(item)}
+
+
+def _known_keys(record: Mapping[str, Any], kind: Any, what: str) -> None:
+    known = {f.name for f in dataclasses.fields(kind)}
+    for key in record:
+        if key not in known:
+            raise RecordError(f"unknown key {key!r} in a {what}; {nearest(str(key), known)}")
+
+
+def _check_bytes(value: Any, what: str) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise RecordError(f"{what} is {value!r}, not a non-negative integer or null")
