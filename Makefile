@@ -10,7 +10,9 @@ OUT ?= nooom-results
 # More for pytest, such as "-k case" or "-n 4".  One process is the fastest on two cores: torch uses both.
 PYTEST_ARGS ?=
 
-# The environment is .venv, whatever the shell has active or pip is told to install elsewhere.
+export PYTHON
+
+# The environment is .venv, whatever the shell has active and wherever else pip is told to install.
 unexport VIRTUAL_ENV PYTHONHOME PIP_TARGET PIP_PREFIX
 export PIP_USER := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -64,7 +66,7 @@ typed-tree:
 
 # --- the environment ---------------------------------------------------------------------------------------------
 # .venv/.complete holds what .venv was made from; it is removed before anything is installed and written last.  When it
-# says what it should and every distribution is there, setup has nothing to do.  Otherwise pip brings .venv up to date,
+# says what it should and no file is missing, setup has nothing to do.  Otherwise pip brings .venv up to date,
 # which leaves a torch that is right alone; only one that doesn't run, or has lost files, is made from nothing.
 
 define SETUP
@@ -74,8 +76,9 @@ wanted() { # what .venv is made from: the two files, the Python, and the place (
 }
 suits() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; }
 choose() { # an interpreter that can make .venv; never .venv's own, which may be what is broken
-    local name found
-    for name in $${PYTHON:-python3 python3.13 python3.12 python3.11 python}; do
+    local name found names=(python3 python3.13 python3.12 python3.11 python)
+    [ -z "$$PYTHON" ] || names=("$$PYTHON")
+    for name in "$${names[@]}"; do
         while read -r found; do
             case "$$found" in "$$PWD"/.venv/*) continue ;; esac
             if suits "$$found"; then echo "$$found"; return; fi
@@ -136,26 +139,26 @@ print(digest.hexdigest())
 endef
 export IDENTITY
 
-# complete: every distribution that pyproject.toml names is there, and pip.  undamaged: what is there has all its files.
+# complete: all that pyproject.toml names is there, and pip, and no file is missing.
+# undamaged: what is there, be it little, is whole; what is not was cut short.
 define CHECK
 import importlib.metadata, re, sys, tomllib
 def lacks(what):
     sys.exit(f".venv lacks {what}")
-if sys.argv[1] == "complete":
-    project = tomllib.load(open("pyproject.toml", "rb"))["project"]
-    for line in ["nooom", "pip", *project["dependencies"], *project["optional-dependencies"]["dev"]]:
-        name = re.match(r"[\w.-]+", line)[0]
-        try:
-            importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            lacks(name)
-else:
-    for distribution in importlib.metadata.distributions(path=[p for p in sys.path if p.endswith("site-packages")]):
-        if not distribution.metadata["Name"] or distribution.files is None:
-            lacks(f"the list of files of {distribution._path}")
-        for file in distribution.files:
-            path = file.locate()
-            if file.size is not None and (not path.exists() or path.stat().st_size != file.size):
-                lacks(f"{path}, whole")
+complete = sys.argv[1] == "complete"
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+for line in ["nooom", "pip", *project["dependencies"], *project["optional-dependencies"]["dev"]] if complete else []:
+    name = re.match(r"[\w.-]+", line)[0]
+    try:
+        importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        lacks(name)
+for distribution in importlib.metadata.distributions(path=[path for path in sys.path if path.endswith("site-packages")]):
+    if not distribution.metadata["Name"] or distribution.files is None:
+        lacks(f"the list of files of {distribution._path.name}")
+    for file in distribution.files:
+        path = file.locate()
+        if file.size is not None and (not path.exists() or not complete and path.stat().st_size != file.size):
+            lacks(f"{path}, or has only part of it")
 endef
 export CHECK

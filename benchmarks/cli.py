@@ -93,6 +93,8 @@ def _run(arguments: list[str]) -> int:
         _known_command(arguments, list(command.commands))  # type: ignore[attr-defined]
         code = command.main(args=arguments, prog_name="nooom", standalone_mode=False)
         sys.stdout.flush()
+        if code == _INTERRUPTED:  # Typer turns ^C into this exit code and says nothing
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except NooomError as error:
         return _fail(str(error), error.exit_code)

@@ -1,17 +1,108 @@
-"""The GPUs that the command knows by name."""
+"""The GPUs that the command knows by name: memory as torch reports it, what kernels ask about, the context's size.
+
+total_bytes is what ``torch.cuda.get_device_properties().total_memory`` says: less than the datasheet's, by what ECC and
+the driver keep, and some tens of MiB different between drivers.  Where published reports differ, one under a recent
+driver stands here and its source names another.  "deviceQuery" prints the same figure to the byte; torch itself prints
+whole MiB, rounded down.  context_bytes is what one plain process takes outside the allocator, the largest of the
+published figures: it grows as kernels are loaded.  A figure that nobody published is None, not a guess.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from nooom.formulas.errors import UsageError, nearest
 
-NAMES = (
-    "t4-16gb", "v100-16gb", "v100-32gb", "a10-24gb", "a100-40gb", "a100-80gb", "l4-24gb", "l40s-48gb", "rtx3090-24gb",
-    "rtx4090-24gb", "rtx5090-32gb", "h100-80gb", "h100-pcie-80gb", "h200-141gb", "b200-180gb",
+_MIB = 1 << 20
+_PROCESSORS = (
+    "multiprocessors as deviceQuery or torch print them; threads by compute capability, CUDA programming guide"
+)
+_THREADS_PER_SM = {(7, 0): 2048, (7, 5): 1024, (8, 0): 2048, (8, 6): 1536, (8, 9): 1536, (9, 0): 2048, (10, 0): 2048,
+                   (12, 0): 1536}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPU:
+    """One GPU by the command's name for it."""
+
+    name: str
+    total_bytes: int
+    compute_capability: tuple[int, int]
+    sms: int
+    """Streaming multiprocessors."""
+    total_source: str
+    """Where total_bytes comes from."""
+    context_bytes: int | None = None
+    """CUDA context and modules of one process, outside torch's allocator; None when unknown."""
+    context_source: str = "no published figure found"
+    processor_source: str = _PROCESSORS
+    """Where compute_capability, sms and max_threads_per_sm come from."""
+
+    @property
+    def max_threads_per_sm(self) -> int:
+        return _THREADS_PER_SM[self.compute_capability]
+
+    @property
+    def source(self) -> str:
+        """Where each figure comes from, in one line."""
+        return f"memory: {self.total_source}; context: {self.context_source}; processors: {self.processor_source}"
+
+
+def _torch_mib(mib: int, where: str) -> dict[str, int | str]:
+    """A total of which only whole MiB are published."""
+    return {"total_bytes": mib * _MIB, "total_source": f"printed by torch in whole MiB, rounded down: {where}"}
+
+
+def _query(total_bytes: int, where: str) -> dict[str, int | str]:
+    return {"total_bytes": total_bytes, "total_source": f"published deviceQuery output, {where}"}
+
+
+def _context(mib: int, where: str) -> dict[str, int | str]:
+    return {"context_bytes": mib * _MIB, "context_source": f"{mib} MiB: public out-of-memory reports, {where}"}
+
+
+def _gpu(name: str, capability: tuple[int, int], sms: int, *figures: dict[str, int | str]) -> GPU:
+    merged = {key: value for part in figures for key, value in part.items()}
+    return GPU(name=name, compute_capability=capability, sms=sms, **merged)  # type: ignore[arg-type]
+
+
+_ALL = (
+    _gpu("t4-16gb", (7, 5), 40, _query(15_642_329_088, "driver for CUDA 12.5; up to 15,843,721,216 before"),
+         _context(135, "four, 99 to 135 MiB")),
+    _gpu("v100-16gb", (7, 0), 80, _query(16_928_342_016, "V100-SXM2-16GB, driver for CUDA 12.4")),
+    _gpu("v100-32gb", (7, 0), 80, _query(34_072_559_616, "V100-SXM2-32GB, driver for CUDA 12.9")),
+    _gpu("a10-24gb", (8, 6), 72, _query(23_696_375_808, "driver for CUDA 12.8; 23,609,475,072 under 12.2")),
+    _gpu("a100-40gb", (8, 0), 108, _query(42_298_834_944, "A100-PCIE-40GB, CUDA 12.2; 42,505,273,344 before"),
+         _context(501, "one; 414 MiB for an idle sibling rank")),
+    _gpu("a100-80gb", (8, 0), 108, _query(85_100_068_864, "A100-SXM4-80GB, CUDA 12.5; 84,987,740,160 under 12.2"),
+         _context(512, "503 MiB, and 512 on a card of 79.33 GiB that was this or an H100")),
+    _gpu("l4-24gb", (8, 9), 58, _query(23_612_293_120, "driver for CUDA 12.0")),
+    _gpu("l40s-48gb", (8, 9), 142, _query(47_576_711_168, "driver for CUDA 12.4")),
+    _gpu("rtx3090-24gb", (8, 6), 82, _query(25_414_860_800, "driver for CUDA 12.2; 25,447,170,048 under 11.8"),
+         {"context_bytes": 287_047_680, "context_source": "total less free after lazy loading, torch 1.13"}),
+    _gpu("rtx4090-24gb", (8, 9), 128, _query(25_386_352_640, "CUDA 12.4; 25,250,627,584 in one report under 13.0")),
+    _gpu("rtx5090-32gb", (12, 0), 170, _query(33_660_534_784, "CUDA 13.0"),
+         _context(590, "300 to 590 MiB")),
+    _gpu("h100-80gb", (9, 0), 132,
+         {"total_bytes": 85_029_158_912, "total_source": "H100 SXM, published; 85,028,896,768 under CUDA 12.8"},
+         _context(512, "one, on a card of 79.33 GiB that was this or an A100")),
+    _gpu("h100-pcie-80gb", (9, 0), 114, _torch_mib(81_008, "NVIDIA H100 PCIe")),
+    _gpu("h200-141gb", (9, 0), 132, _torch_mib(143_156, "NVIDIA H200 (nvidia-smi: 143,771 MiB)")),
+    _gpu("b200-180gb", (10, 0), 148, _torch_mib(182_631, "NVIDIA B200, torch 2.8; 182,642 in one other report")),
 )  # fmt: skip
 
+GPUS: dict[str, GPU] = {gpu.name: gpu for gpu in _ALL}
+"""Every GPU by its name."""
 
-def find(name: str) -> str:
-    """The name as the table spells it; raises UsageError with the nearest names for any other."""
-    if name.lower() not in NAMES:
+NAMES = tuple(GPUS)
+
+
+def find(name: str) -> GPU:
+    """The GPU of that name, in any case.
+
+    Raises:
+        UsageError: an unknown name; the message has the nearest ones.
+    """
+    if name.lower() not in GPUS:
         raise UsageError(f"--gpu {name!r} is unknown; {nearest(name, NAMES)}")
-    return name.lower()
+    return GPUS[name.lower()]

@@ -1,6 +1,7 @@
 """ModelShape: what a Hugging Face config says that matters to memory, read from plain JSON and bounded.
 
-The parameter count is arithmetic over the architecture's structure, exact for every architecture named here.
+The parameter count is arithmetic over the architecture's structure, exact for every architecture named here: what
+``AutoModelForCausalLM.from_config`` builds, with nothing known about any single model.
 """
 
 from __future__ import annotations
@@ -19,17 +20,89 @@ _BOUNDS = {
     "head_dim": 65_536,
     "intermediate_size": 1 << 24,
     "vocab_size": 1 << 24,
+    "word_embed_proj_dim": 1 << 20,
+    "num_experts": 65_536,
 }
 _MAX_PARAMETERS = 10**13
-_OTHER_NAMES = {
-    "gpt2": {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
-             "max_position_embeddings": "n_positions"},
-    "opt": {"intermediate_size": "ffn_dim"},
-}  # fmt: skip
+_REQUIRED = object()
 
 
 class ShapeError(UsageError):
     """A config that describes no model that can be counted; names the file, the key and what would be right."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """What transformers' code of one model type fixes, and which keys of a config it heeds."""
+
+    tied: bool = False
+    """Whether the output projection is the embedding where the config doesn't say."""
+    learned_positions: bool = False
+    norms_per_layer: int = 2
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    """q, k and v have biases whatever the config says."""
+    bias_by_default: bool | None = None
+    """What ``attention_bias`` is where the config doesn't say; None: the key is not heeded."""
+    heeds_mlp_bias: bool = False
+    sinks: bool = False
+    """A learnt attention sink for every head."""
+    head_dim_is_free: bool = False
+    """Without ``head_dim`` transformers takes a fixed width, not hidden_size / heads: the config has to say it."""
+    full_heads_by_default: bool = False
+    """Without ``num_key_value_heads`` every head has its own K and V; elsewhere transformers takes a fixed number."""
+    experts_key: str | None = None
+    expert_width_key: str = "moe_intermediate_size"
+    expert_bias: bool = False
+    window_by_default: int | None = None
+    window_is_opt_in: bool = False
+    """Qwen's configs write a window and a switch, ``use_sliding_window``, that is off by default."""
+    full_every: int | None = None
+    """Every n-th layer sees everything, the others only the window; None: all layers are alike."""
+    other_names: Mapping[str, str] | None = None
+
+
+_GPT2_NAMES = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "max_position_embeddings": "n_positions",
+}
+_ARCHITECTURES = {
+    "llama": Architecture(bias_by_default=False, heeds_mlp_bias=True, full_heads_by_default=True),
+    "mistral": Architecture(window_by_default=4096),
+    "mixtral": Architecture(experts_key="num_local_experts", expert_width_key="intermediate_size"),
+    "qwen2": Architecture(qkv_bias=True, window_by_default=4096, window_is_opt_in=True),
+    "qwen3": Architecture(
+        bias_by_default=False, qk_norm=True, head_dim_is_free=True, window_by_default=4096, window_is_opt_in=True
+    ),
+    "qwen3_moe": Architecture(
+        bias_by_default=False, qk_norm=True, experts_key="num_experts", window_by_default=4096, window_is_opt_in=True
+    ),
+    "gemma2": Architecture(
+        tied=True, bias_by_default=False, norms_per_layer=4, head_dim_is_free=True, window_by_default=4096, full_every=2
+    ),
+    "gemma3_text": Architecture(
+        tied=True, bias_by_default=False, norms_per_layer=4, qk_norm=True, head_dim_is_free=True,
+        window_by_default=4096, full_every=6,
+    ),
+    "phi3": Architecture(full_heads_by_default=True),
+    "gpt2": Architecture(tied=True, learned_positions=True, full_heads_by_default=True, other_names=_GPT2_NAMES),
+    "opt": Architecture(
+        tied=True, learned_positions=True, full_heads_by_default=True, other_names={"intermediate_size": "ffn_dim"}
+    ),
+    "deepseek_v2": Architecture(
+        bias_by_default=False, heeds_mlp_bias=True, full_heads_by_default=True, experts_key="n_routed_experts"
+    ),
+    "gpt_oss": Architecture(
+        bias_by_default=True, sinks=True, head_dim_is_free=True, experts_key="num_local_experts",
+        expert_width_key="intermediate_size", expert_bias=True, window_by_default=128, full_every=2,
+    ),
+}  # fmt: skip
+
+MODEL_TYPES = tuple(_ARCHITECTURES)
+"""The architectures whose parameters are counted exactly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +114,8 @@ class Experts:
     intermediate_size: int
     shared_intermediate_size: int = 0
     """Width of the experts that every token uses, added up."""
+    bias: bool = False
+    """The router and every expert's projections have biases."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,43 +139,64 @@ class ModelShape:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    """Of queries and keys; with latent attention both of its parts together."""
     intermediate_size: int
     vocab_size: int
     tied_embeddings: bool
     max_position: int | None
+    embedding_size: int | None = None
+    """Where it isn't hidden_size (opt-350m), two projections lead there and back."""
     learned_positions: bool = False
     """Positions are a table (gpt2, opt): a longer sequence is an error, not a worse answer."""
+    unused_positions: int = 0
+    """Rows of that table before the first position."""
     sliding_window: int | None = None
     layer_windows: tuple[int | None, ...] = ()
-    """The attention window of each layer; None sees everything."""
+    """The attention window of each layer in tokens; None sees everything."""
     experts: Experts | None = None
-    moe_layers: int = 0
+    moe_layers: tuple[int, ...] = ()
+    """Which layers are mixtures of experts, counted from 0; the others have one MLP of intermediate_size."""
     latent: Latent | None = None
     attention_bias: tuple[bool, bool] = (False, False)
     """Whether q, k and v, and whether the output projection, have biases."""
+    mlp_bias: bool = False
+    gated_mlp: bool = True
+    """Three matrices (gate, up, down) instead of two."""
+    attention_sinks: bool = False
     qk_norm: bool = False
     norms_per_layer: int = 2
+    final_norm: bool = True
+    values_per_norm: int = 1
+    """For each hidden value: 1 RMSNorm's weight, 2 LayerNorm's weight and bias, 0 neither."""
 
     @property
     def parameters(self) -> int:
-        """Every weight once: tied embeddings count once."""
-        embeddings = self.vocab_size * self.hidden_size * (1 if self.tied_embeddings else 2)
+        """Every weight once, tied embeddings too; of a multimodal model the language model's."""
+        width = self.embedding_size or self.hidden_size
+        tables = self.vocab_size * width * (1 if self.tied_embeddings else 2)
+        if width != self.hidden_size:
+            tables += 2 * width * self.hidden_size
         if self.learned_positions:
-            return embeddings + self._learned_position_parameters() + self.num_layers * self._biased_layer()
-        dense = (self.num_layers - self.moe_layers) * 3 * self.hidden_size * self.intermediate_size
-        per_layer = self._attention() + self.norms_per_layer * self.hidden_size
-        sparse = self.moe_layers * self._moe(self.experts) if self.experts else 0
-        return embeddings + self.num_layers * per_layer + dense + sparse + self.hidden_size
+            tables += ((self.max_position or 0) + self.unused_positions) * self.hidden_size
+        norms = self.values_per_norm * self.hidden_size * (self.norms_per_layer * self.num_layers + self.final_norm)
+        dense = (self.num_layers - len(self.moe_layers)) * self._mlp(self.intermediate_size)
+        sparse = len(self.moe_layers) * self._mixture(self.experts) if self.experts else 0
+        return tables + norms + self.num_layers * self._attention() + dense + sparse
 
-    def kv_bytes_per_token(self, bytes_per_value: int = 2) -> int:
-        """KV cache of one token over all layers, as the architecture really keeps it: grouped heads, not hidden_size.
+    @property
+    def kv_values_per_layer(self) -> int:
+        """Values that one layer's cache keeps of one token.
 
-        With latent attention as transformers caches it: full-width keys and values of every head.
+        Grouped heads count as they are, not as hidden_size.  Latent attention keeps the latent and the rotated part of
+        the key, which all heads share (so caches transformers' own DeepSeek-V2, tried with 5.24).
         """
         if self.latent is not None:
-            key = self.latent.nope_head_dim + self.latent.rope_head_dim
-            return self.num_layers * self.num_heads * (key + self.latent.v_head_dim) * bytes_per_value
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * bytes_per_value
+            return self.latent.kv_rank + self.latent.rope_head_dim
+        return 2 * self.num_kv_heads * self.head_dim
+
+    def kv_bytes_per_token(self, bytes_per_value: float = 2) -> int:
+        """KV cache of one token over all layers, as the architecture really keeps it; windows bound how many tokens."""
+        return round(self.num_layers * self.kv_values_per_layer * bytes_per_value)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], where: str = "config") -> ModelShape:
@@ -114,42 +210,44 @@ class ModelShape:
             ShapeError: an unknown architecture, a missing key, or a size that no model has.
         """
         inner = config.get("text_config")
-        return _Reader(inner if isinstance(inner, Mapping) else config, where).shape()
+        if isinstance(inner, Mapping):
+            # Whether the embeddings are tied is said outside where transformers writes it.
+            outside = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+            return _Reader({**outside, **inner}, f"{where}: text_config").shape()
+        return _Reader(config, where).shape()
 
     def _attention(self) -> int:
-        h, q, kv = self.hidden_size, self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         if self.latent is not None:
             return self._latent_attention(self.latent)
-        weights = h * q + 2 * h * kv + q * h
+        h, q, kv = self.hidden_size, self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         in_bias, out_bias = self.attention_bias
         biases = (q + 2 * kv if in_bias else 0) + (h if out_bias else 0)
-        sinks = self.num_heads if self.model_type == "gpt_oss" else 0
-        return weights + biases + sinks + (2 * self.head_dim if self.qk_norm else 0)
+        sinks = self.num_heads if self.attention_sinks else 0
+        return 2 * h * q + 2 * h * kv + biases + sinks + (2 * self.head_dim if self.qk_norm else 0)
 
     def _latent_attention(self, latent: Latent) -> int:
-        h, heads = self.hidden_size, self.num_heads
+        """The small projections carry the norms, and the biases where there are any."""
+        h, heads, (in_bias, out_bias) = self.hidden_size, self.num_heads, self.attention_bias
         q_width = heads * (latent.nope_head_dim + latent.rope_head_dim)
-        queries = h * q_width if latent.q_rank is None else (h + 1 + q_width) * latent.q_rank
-        down = h * (latent.kv_rank + latent.rope_head_dim) + latent.kv_rank
+        kv_width = latent.kv_rank + latent.rope_head_dim
+        queries = h * q_width
+        if latent.q_rank is not None:
+            queries = latent.q_rank * (h + in_bias + 1 + q_width)
+        down = (h + in_bias) * kv_width + latent.kv_rank
         up = latent.kv_rank * heads * (latent.nope_head_dim + latent.v_head_dim)
-        return queries + down + up + heads * latent.v_head_dim * h
+        return queries + down + up + (heads * latent.v_head_dim + out_bias) * h
 
-    def _moe(self, experts: Experts) -> int:
-        h = self.hidden_size
-        weights = h * experts.count + 3 * h * experts.intermediate_size * experts.count
-        if self.model_type == "gpt_oss":  # biases of the router and of every expert's projections
-            weights += experts.count + experts.count * (2 * experts.intermediate_size + h)
-        return weights + 3 * h * experts.shared_intermediate_size
+    def _mlp(self, width: int) -> int:
+        wide = 2 if self.gated_mlp else 1
+        weights = (wide + 1) * self.hidden_size * width
+        return weights + (wide * width + self.hidden_size if self.mlp_bias else 0)
 
-    def _biased_layer(self) -> int:
-        """gpt2 and opt: biases everywhere, LayerNorms with a bias, a two-matrix MLP."""
-        h, wide = self.hidden_size, self.intermediate_size
-        return 4 * h * h + 4 * h + 2 * h * wide + wide + h + 4 * h
-
-    def _learned_position_parameters(self) -> int:
-        # opt's table is two rows longer than its positions; both end in a LayerNorm.
-        rows = (self.max_position or 0) + (2 if self.model_type == "opt" else 0)
-        return rows * self.hidden_size + 2 * self.hidden_size
+    def _mixture(self, experts: Experts) -> int:
+        h, width = self.hidden_size, experts.intermediate_size
+        weights = experts.count * (h + 3 * h * width)
+        biases = experts.count * (1 + 2 * width + h) if experts.bias else 0
+        shared = self._mlp(experts.shared_intermediate_size) if experts.shared_intermediate_size else 0
+        return weights + biases + shared
 
 
 class _Reader:
@@ -158,108 +256,145 @@ class _Reader:
     def __init__(self, config: Mapping[str, Any], where: str) -> None:
         self.config, self.where = config, where
         self.model_type = self._model_type()
+        self.architecture = _ARCHITECTURES[self.model_type]
+        self.names = self.architecture.other_names or {}
 
     def shape(self) -> ModelShape:
-        hidden, heads = self.size("hidden_size"), self.size("num_attention_heads")
-        explicit = self.size("head_dim", None)
-        if explicit is None and hidden % heads and self.model_type != "deepseek_v2":
-            raise ShapeError(f"{self.where}: hidden_size {hidden} is no multiple of num_attention_heads {heads}")
-        kv_heads = self.size("num_key_value_heads", heads)
-        if heads % kv_heads:
-            raise ShapeError(
-                f"{self.where}: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
-            )
-        layers = self.size("num_hidden_layers")
+        heads, layers = self.size("num_attention_heads"), self.size("num_hidden_layers")
+        hidden, latent = self.size("hidden_size"), self._latent()
         shape = ModelShape(
             model_type=self.model_type,
             hidden_size=hidden,
             num_layers=layers,
             num_heads=heads,
-            num_kv_heads=kv_heads,
-            head_dim=explicit or hidden // heads,
-            intermediate_size=self._intermediate(hidden),
+            num_kv_heads=self._kv_heads(heads),
+            head_dim=latent.nope_head_dim + latent.rope_head_dim if latent else self._head_dim(hidden, heads),
+            intermediate_size=self.size("intermediate_size", 4 * hidden if self.model_type == "gpt2" else _REQUIRED),
             vocab_size=self.size("vocab_size"),
-            tied_embeddings=self._flag("tie_word_embeddings", _TIED_BY_DEFAULT.get(self.model_type, False)),
-            max_position=self.size("max_position_embeddings", None),
-            learned_positions=self.model_type in ("gpt2", "opt"),
+            tied_embeddings=self.flag("tie_word_embeddings", self.architecture.tied),
+            max_position=self.size(
+                "max_position_embeddings", _REQUIRED if self.architecture.learned_positions else None
+            ),
+            learned_positions=self.architecture.learned_positions,
             sliding_window=self._window(),
             layer_windows=self._windows(layers),
-            **self._particulars(layers),
+            latent=latent,
+            qk_norm=self.architecture.qk_norm,
+            attention_sinks=self.architecture.sinks,
+            **(self._layer_norm_model() if self.architecture.learned_positions else self._rms_norm_model(layers)),
         )
         if shape.parameters > _MAX_PARAMETERS:
-            raise ShapeError(
-                f"{self.where}: {shape.parameters:,} parameters; at most {_MAX_PARAMETERS:,}: check hidden_size"
-            )
+            raise self.error(f"{shape.parameters:,} parameters; at most {_MAX_PARAMETERS:,}: check hidden_size")
         return shape
 
-    def size(self, key: str, *default: int | None) -> Any:
-        """A positive integer within its bound; the default, where there is one, for a key that is missing or null."""
-        written = _OTHER_NAMES.get(self.model_type, {}).get(key, key)
+    def size(self, key: str, default: Any = _REQUIRED, low: int = 1) -> Any:
+        """An integer within its bounds; the default, where there is one, for a key that is missing or null."""
+        written = self.names.get(key, key)
         value = self.config.get(written)
         if value is None:
-            if default:
-                return default[0]
-            raise ShapeError(f"{self.where}: {written} is missing")
-        bound = _BOUNDS.get(key, 1 << 31)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= bound:
-            raise ShapeError(
-                f"{self.where}: {written} is {str(value)[:40]!r}; an integer between 1 and {bound} is right"
-            )
+            written, value = key, self.config.get(key)
+        if value is None:
+            if default is _REQUIRED:
+                raise self.error(f"{self.names.get(key, key)} is missing")
+            return default
+        high = _BOUNDS.get("num_experts" if key == self.architecture.experts_key else key, 1 << 31)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self.error(f"{written} is {_shown(value)}; an integer between {low} and {high} is right")
         return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.config.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.error(f"{key} is {_shown(value)}; true or false is right")
+        return default if value is None else value
+
+    def error(self, what: str) -> ShapeError:
+        return ShapeError(f"{self.where}: {what}")
 
     def _model_type(self) -> str:
         value = self.config.get("model_type")
         if value is None:
-            raise ShapeError(f"{self.where}: model_type is missing")
-        if not isinstance(value, str) or value not in MODEL_TYPES:
-            raise ShapeError(
-                f"{self.where}: model_type {str(value)[:60]!r} is unknown; {nearest(str(value), MODEL_TYPES)}"
-            )
+            raise self.error("model_type is missing")
+        if not isinstance(value, str) or value not in _ARCHITECTURES:
+            raise self.error(f"model_type {_shown(value)} is unknown; {nearest(str(value)[:60], MODEL_TYPES)}")
         return value
 
-    def _flag(self, key: str, default: bool) -> bool:
-        value = self.config.get(key)
-        if value is not None and not isinstance(value, bool):
-            raise ShapeError(f"{self.where}: {key} is {str(value)[:40]!r}; true or false is right")
-        return default if value is None else value
-
-    def _intermediate(self, hidden: int) -> int:
-        return int(
-            self.size("intermediate_size", 4 * hidden) if self.model_type == "gpt2" else self.size("intermediate_size")
+    def _kv_heads(self, heads: int) -> int:
+        written = "num_key_value_heads" in self.config  # null means as many as there are heads
+        kv_heads: int = self.size(
+            "num_key_value_heads", heads if written or self.architecture.full_heads_by_default else _REQUIRED
         )
+        if heads % kv_heads:
+            raise self.error(f"num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}")
+        if self.architecture.learned_positions and kv_heads != heads:
+            raise self.error(f"num_key_value_heads is {kv_heads}; {self.model_type} has one for each of {heads} heads")
+        return kv_heads
+
+    def _head_dim(self, hidden: int, heads: int) -> int:
+        free = not self.architecture.learned_positions
+        if free and (given := self.size("head_dim", _REQUIRED if self.architecture.head_dim_is_free else None)):
+            return int(given)
+        if hidden % heads:
+            raise self.error(f"hidden_size {hidden} is no multiple of num_attention_heads {heads}")
+        return hidden // heads
 
     def _window(self) -> int | None:
-        window: int | None = self.size("sliding_window", None)
-        # Qwen's configs write a window that they switch off.
-        return None if self.config.get("use_sliding_window") is False else window
+        if self.architecture.window_is_opt_in and not self.flag("use_sliding_window", False):
+            return None
+        # Null is no window; only a missing key takes what transformers would.
+        default = None if "sliding_window" in self.config else self.architecture.window_by_default
+        window: int | None = self.size("sliding_window", default)
+        return window
 
     def _windows(self, layers: int) -> tuple[int | None, ...]:
-        window = self._window()
-        if window is None or self.model_type not in ("gemma2", "gemma3_text", "gpt_oss"):
-            return (window,) * layers
-        # Every second layer, or with gemma 3 all but every sixth, sees only the window.
-        period = 6 if self.model_type == "gemma3_text" else 2
-        return tuple(None if (i + 1) % period == 0 else window for i in range(layers))
+        window, period = self._window(), self.architecture.full_every
+        if self.model_type in ("qwen2", "qwen3") or period is not None:
+            kinds = self.config.get("layer_types")
+            if kinds is not None:
+                return self._windows_of(kinds, layers, window)
+        if period is not None:
+            period = self.size("sliding_window_pattern", period) if self.model_type == "gemma3_text" else period
+            return tuple(None if (i + 1) % period == 0 else window for i in range(layers))
+        first = self.size("max_window_layers", 28, low=0) if self.model_type in ("qwen2", "qwen3") else 0
+        return tuple(window if i >= first else None for i in range(layers))
 
-    def _particulars(self, layers: int) -> dict[str, Any]:
-        bias = self._flag("attention_bias", False)
-        found: dict[str, Any] = {"attention_bias": (bias, bias)}
-        match self.model_type:
-            case "qwen2":
-                found["attention_bias"] = (True, False)
-            case "qwen3" | "qwen3_moe":
-                found["qk_norm"] = True
-            case "gemma2":
-                found["norms_per_layer"] = 4
-            case "gemma3_text":
-                found |= {"norms_per_layer": 4, "qk_norm": True}
-            case "gpt_oss":
-                found["attention_bias"] = (True, True)
-            case "deepseek_v2":
-                found["latent"] = self._latent()
-        return found | self._experts(layers)
+    def _windows_of(self, kinds: Any, layers: int, window: int | None) -> tuple[int | None, ...]:
+        known = {"full_attention": None, "sliding_attention": window}
+        if not isinstance(kinds, (list, tuple)) or len(kinds) != layers:
+            raise self.error(f"layer_types is {_shown(kinds)}; a list of num_hidden_layers {layers} names is right")
+        for kind in kinds:
+            if not isinstance(kind, str) or kind not in known:
+                raise self.error(f"layer_types has {_shown(kind)}; {' or '.join(known)} is right")
+        return tuple(known[kind] for kind in kinds)
 
-    def _latent(self) -> Latent:
+    def _rms_norm_model(self, layers: int) -> dict[str, Any]:
+        default = self.architecture.bias_by_default
+        bias = default is not None and self.flag("attention_bias", default)
+        return {
+            "norms_per_layer": self.architecture.norms_per_layer,
+            "attention_bias": (bias or self.architecture.qkv_bias, bias),
+            "mlp_bias": self.architecture.heeds_mlp_bias and self.flag("mlp_bias", False),
+            **self._experts(layers),
+        }
+
+    def _layer_norm_model(self) -> dict[str, Any]:
+        """gpt2 and opt: biases everywhere, LayerNorms with a bias, a two-matrix MLP; opt can switch most of it off."""
+        if self.flag("add_cross_attention", False):
+            raise self.error("add_cross_attention is true; a decoder on its own is right")
+        bias = self.flag("enable_bias", True) or self.model_type == "gpt2"
+        found: dict[str, Any] = {"attention_bias": (bias, bias), "mlp_bias": bias, "gated_mlp": False}
+        if self.model_type == "gpt2":
+            return found | {"values_per_norm": 2}
+        return found | {
+            "unused_positions": 2,
+            "embedding_size": self.size("word_embed_proj_dim", None),
+            "values_per_norm": 2 if self.flag("layer_norm_elementwise_affine", True) else 0,
+            "final_norm": self.flag("do_layer_norm_before", True) and not self.flag("_remove_final_layer_norm", False),
+        }
+
+    def _latent(self) -> Latent | None:
+        if self.model_type != "deepseek_v2":
+            return None
         return Latent(
             kv_rank=self.size("kv_lora_rank"),
             q_rank=self.size("q_lora_rank", None),
@@ -269,30 +404,37 @@ class _Reader:
         )
 
     def _experts(self, layers: int) -> dict[str, Any]:
-        names = {"mixtral": "num_local_experts", "gpt_oss": "num_local_experts", "qwen3_moe": "num_experts",
-                 "deepseek_v2": "n_routed_experts"}  # fmt: skip
-        if self.model_type not in names:
+        key = self.architecture.experts_key
+        if key is None:
             return {}
-        width = self.size("moe_intermediate_size", None) or self.size("intermediate_size")
-        dense = 0
-        if self.model_type == "deepseek_v2":
-            dense = min((self.config.get("first_k_dense_replace") and self.size("first_k_dense_replace")) or 0, layers)
-        elif self.model_type == "qwen3_moe":
-            step, only = self.size("decoder_sparse_step", 1), self.config.get("mlp_only_layers") or []
-            dense = sum(1 for i in range(layers) if i in only or (i + 1) % step)
+        # transformers knows the number by two names in most architectures.
+        count = self.size(key, self.size("num_experts", self.size("num_local_experts", None))) or self.size(key)
+        width = self.size(self.architecture.expert_width_key)
+        per_token = self.size("num_experts_per_tok")
+        if per_token > count:
+            raise self.error(f"num_experts_per_tok is {per_token}; at most {key} {count} is right")
+        shared = self.size("n_shared_experts", low=0) if self.model_type == "deepseek_v2" else 0
         experts = Experts(
-            count=self.size(names[self.model_type]),
-            per_token=self.size("num_experts_per_tok", 1),
+            count=count,
+            per_token=per_token,
             intermediate_size=width,
-            shared_intermediate_size=width * (self.size("n_shared_experts", None) or 0),
+            shared_intermediate_size=width * shared,
+            bias=self.architecture.expert_bias,
         )
-        return {"experts": experts, "moe_layers": layers - dense}
+        return {"experts": experts, "moe_layers": self._moe_layers(layers)}
+
+    def _moe_layers(self, layers: int) -> tuple[int, ...]:
+        first = self.size("first_k_dense_replace", 0, low=0) if self.model_type == "deepseek_v2" else 0
+        if self.model_type != "qwen3_moe":
+            return tuple(range(min(first, layers), layers))
+        step, dense = self.size("decoder_sparse_step", 1), self.config.get("mlp_only_layers") or []
+        if not isinstance(dense, (list, tuple)) or not all(type(layer) is int for layer in dense):
+            raise self.error(f"mlp_only_layers is {_shown(dense)}; a list of layers is right")
+        return tuple(i for i in range(layers) if i not in set(dense) and (i + 1) % step == 0)
 
 
-_TIED_BY_DEFAULT = {"gemma2": True, "gemma3_text": True, "gpt2": True, "opt": True}
-
-MODEL_TYPES = (
-    "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "phi3", "gpt2", "opt",
-    "deepseek_v2", "gpt_oss",
-)  # fmt: skip
-"""The architectures whose parameters are counted exactly."""
+def _shown(value: Any) -> str:
+    """A value as a message quotes it: short, on one line, and never a number that takes minutes to print."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(str(value)[:40])

@@ -125,28 +125,26 @@ class Sampler:
         return {"interval_s": self.interval_s, "widest_gap_s": self.widest_gap_s, "scope": self.scope}
 
     def close(self) -> None:
-        if self._process is not None:
-            with contextlib.suppress(OSError):
-                self._stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=1)
-            self._process.kill()
-            self._process = None
-
-    @property
-    def _stdin(self) -> IO[str]:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        return self._process.stdin
+        """End the sampler; harmless when it has ended."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # type: ignore[union-attr]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=1)
+        process.kill()
+        process.wait()
+        process.stdout.close()  # type: ignore[union-attr]
 
     def _say(self, word: str) -> None:
-        if self._process is None:
+        if self._process is None or self._process.stdin is None:
             return
         try:
-            self._stdin.write(word + "\n")
-            self._stdin.flush()
+            self._process.stdin.write(word + "\n")
+            self._process.stdin.flush()
         except OSError:
-            self._process = None
+            self.close()
 
     def _answer(self) -> str | None:
         if self._process is None or self._process.stdout is None:
@@ -154,8 +152,7 @@ class Sampler:
         ready, _, _ = select.select([self._process.stdout], [], [], _ANSWER_LIMIT_S)
         line = self._process.stdout.readline() if ready else ""
         if not line:
-            self._process.kill()
-            self._process = None
+            self.close()
             return None
         return line
 

@@ -13,6 +13,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# As cases' processes have it: spinning threads of one test's processes would starve another's.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 TINY = {
     "model_type": "llama",
     "hidden_size": 64,

@@ -5,11 +5,14 @@ Config files come from outside: bounded in size, parsed as plain JSON, never exe
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import json
+import math
 import os
 import socket
+import stat
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +23,8 @@ from nooom.formulas.errors import UsageError, nearest
 
 _CONFIGS = Path(__file__).with_name("configs.json")
 _MAX_CONFIG_BYTES = 4 << 20
+_MAX_DEPTH = 64
+"""Far deeper than any config, and shallow enough that nothing that walks one runs out of stack."""
 _REACH_LIMIT_S = 1.0
 _NOT_IDENTITY = ("_name_or_path", "transformers_version")
 
@@ -59,11 +64,13 @@ def resolve(model: str) -> Model:
     Raises:
         UsageError: none of these, or a config that can't be read; the message has the nearest zoo names.
     """
-    by_name = {name.lower(): name for name in names()} | {name.lower().split("/")[-1]: name for name in names()}
-    if (known := by_name.get(model.lower())) is not None:
+    if (known := _by_name().get(model.lower())) is not None:
         fact = _zoo()[known]
-        return Model(name=known, config=dict(fact["config"]), parameters=fact["parameters"])
-    path = Path(model).expanduser()
+        return Model(name=known, config=copy.deepcopy(fact["config"]), parameters=fact["parameters"])
+    try:
+        path = Path(model).expanduser()
+    except RuntimeError as error:  # ~someone who has no home here
+        raise UsageError(f"--model {model!r}: no such path: {error}") from error
     if _exists(path):
         return _local(model, path)
     if model.count("/") != 1 or model.startswith((".", "/", "~")):
@@ -71,38 +78,92 @@ def resolve(model: str) -> Model:
     return _from_hub(model)
 
 
+@functools.cache
+def _by_name() -> dict[str, str]:
+    """Zoo names by what may stand for them, in lower case: themselves, and their last parts where only one has it."""
+    last = [name.lower().split("/")[-1] for name in names()]
+    short = {part: name for part, name in zip(last, names(), strict=True) if last.count(part) == 1}
+    return short | {name.lower(): name for name in names()}
+
+
 def _exists(path: Path) -> bool:
+    """Whether something stands there, readable or not: a link that leads nowhere is a path too, and no hub id."""
     try:
-        return path.exists()
-    except (OSError, ValueError):  # a name too long for the file system, a loop of links
+        path.lstat()
+    except PermissionError:
+        return True
+    except (OSError, ValueError):  # a name too long for the file system, a null byte
         return False
+    return True
 
 
 def _local(model: str, path: Path) -> Model:
-    file = path / "config.json" if path.is_dir() else path
-    if not file.is_file():
-        raise UsageError(f"--model {model}: no config.json in it")
+    try:
+        folder = stat.S_ISDIR(path.stat().st_mode)
+        file = path / "config.json" if folder else path
+        if folder and not os.path.lexists(file):
+            raise UsageError(f"--model {model}: no config.json in it")
+        directory = path.resolve() if folder else None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
     config = read_config(file)
-    return Model(name=model, config=config, directory=path.resolve() if path.is_dir() else None, key=_key(config))
+    return Model(name=model, config=config, directory=directory, key=_key(config))
 
 
 def read_config(file: Path) -> dict[str, Any]:
     """A config from outside.  Raises UsageError, naming the file, for anything but a JSON object of sane size."""
     try:
-        if file.stat().st_size > _MAX_CONFIG_BYTES:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise UsageError(f"{file}: not a file")  # a directory; or a pipe, which would be waited for
+        with file.open("rb") as stream:
+            raw = stream.read(_MAX_CONFIG_BYTES + 1)
+        if len(raw) > _MAX_CONFIG_BYTES:
             raise UsageError(f"{file}: larger than {_MAX_CONFIG_BYTES >> 20} MiB, which is no model's config")
-        content = json.loads(file.read_bytes().decode("utf-8"), parse_constant=_no_constants)
+        content = json.loads(
+            raw.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_unique
+        )
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file}: not JSON: {' '.join(str(error).split())[:200]}") from error
     if not isinstance(content, dict):
         raise UsageError(f"{file}: a config is a JSON object, not {type(content).__name__}")
+    if _is_deep(content):
+        raise UsageError(f"{file}: not JSON of a config: nested more than {_MAX_DEPTH} deep")
     return content
 
 
-def _no_constants(name: str) -> Any:
+def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is too large")
+    return number
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys say one thing each: which of two would count depends on who reads it."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"key {twice[:60]!r} stands there twice")
+    return found
+
+
+def _is_deep(content: Any) -> bool:
+    level = [content]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+    return bool(level)
 
 
 def _key(config: dict[str, Any]) -> str:
@@ -128,7 +189,7 @@ def _from_hub(model: str) -> Model:
         cached = try_to_load_from_cache(model, "config.json")
         if isinstance(cached, str):
             file = Path(cached)
-        elif os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE"):
+        elif _switched_off():
             raise UsageError(f"--model {model!r} is not in the zoo, and the hub is switched off; {_near(model)}")
         elif not _reachable(constants.ENDPOINT):
             raise UsageError(f"--model {model!r} is not in the zoo, and there is no network to the hub; {_near(model)}")
@@ -141,6 +202,12 @@ def _from_hub(model: str) -> Model:
         raise UsageError(f"--model {model!r}: not in the zoo, and the hub says: {reason}; {_near(model)}") from error
     config = read_config(file)
     return Model(name=model, config=config, directory=file.parent, key=_key(config))
+
+
+def _switched_off() -> bool:
+    """As the hub's client reads it, but now: it reads the variables once, when it is imported."""
+    words = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+    return any(word.upper() in ("1", "ON", "YES", "TRUE") for word in words)
 
 
 def _reachable(endpoint: str) -> bool:

@@ -27,13 +27,17 @@ def as_csv(rows: Sequence[Row], sources: Sequence[str] = ("article",)) -> str:
 
 def as_markdown(rows: Sequence[Row], sources: Sequence[str] = ("article",)) -> str:
     """GiB, as on the screen; a case's peak in bold."""
-    head = ["case", "evidence", "phase", "measured"] + [name for source in sources for name in (source, "error")]
-    lines = ["| " + " | ".join(head) + " |", "|---|---|---|" + "--:|" * (len(head) - 3)]
+    names = ["measured", *(name for source in sources for name in (source, "error"))]
+    lines = [
+        "| case | evidence | phase | " + " | ".join(names) + " |",
+        "|---|---|---|" + "--:|" * len(names),
+    ]
     before = None
     for row in rows:
-        texts = cells(row, sources, row.case_id != before)
-        before = row.case_id
+        texts = [row.phase, *cells(row, sources)]
         if row.phase == PEAK:
-            texts[2:] = [f"**{text}**" for text in texts[2:]]
-        lines.append("| " + " | ".join(texts) + " |")
+            texts = [f"**{text}**" for text in texts]
+        named = [row.label, f"{row.source} on {row.device}"] if row.case_id != before else ["", ""]
+        before = row.case_id
+        lines.append("| " + " | ".join(named + texts) + " |")
     return "\n".join(lines) + "\n"

@@ -10,7 +10,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from nooom.profiler.recorder import Recorder
 
 
-class _Marker(LogitsProcessor):  # type: ignore[misc]
+class _Marker(LogitsProcessor):
     """Called by ``generate`` once a token, first right after the prefill."""
 
     def __init__(self, recorder: Recorder, decode_phase: str | None) -> None:
@@ -39,8 +39,11 @@ def generate(
     """Exactly ``new_tokens`` more tokens for every row.
 
     Args:
+        model: a causal language model, or a peft model around one, in eval mode.
         inputs: ``input_ids`` and ``attention_mask`` of shape (batch, prompt), and ``past_key_values`` when a prefill
             has already run.
+        new_tokens: how many; EOS can't end a row early.
+        recorder: breathes once a token.
         sampled: draw from the whole distribution at temperature 1; greedy otherwise.
         decode_phase: the phase to enter when the prefill is over; None stays in the phase that is open.
 

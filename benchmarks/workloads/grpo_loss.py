@@ -19,6 +19,7 @@ def rule_reward(completions: torch.Tensor, vocab_size: int) -> torch.Tensor:
 
     Args:
         completions: int64 of shape (completions, tokens).
+        vocab_size: the lower half of it counts.
 
     Returns:
         fp32 of shape (completions,), in 0..1.
@@ -31,6 +32,7 @@ def group_advantages(rewards: torch.Tensor, group_size: int) -> torch.Tensor:
 
     Args:
         rewards: shape (completions,), the completions of a group side by side.
+        group_size: completions of one prompt.
     """
     groups = rewards.view(-1, group_size)
     spread = groups.std(dim=1, keepdim=True) if group_size > 1 else torch.zeros_like(groups)
@@ -70,6 +72,8 @@ def grpo_loss(
         old_logprobs: of the policy that generated, same shape, no gradient.
         advantages: shape (completions,).
         reference_logprobs: same shape as ``logprobs``; None leaves the penalty out.
+        clip_range: how far the ratio of new to old probabilities may move the objective.
+        kl_weight: of the penalty.
     """
     ratio = torch.exp(logprobs - old_logprobs)
     advantage = advantages.unsqueeze(1)

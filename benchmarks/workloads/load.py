@@ -22,14 +22,17 @@ def load_model(case: Case, arguments: Mapping[str, Any], device: torch.device) -
         "attn_implementation": implementation(case.attention),
         "trust_remote_code": bool(arguments.get("trust_remote_code")),
     }
+    model: PreTrainedModel
     if case.pretrained:
-        return AutoModelForCausalLM.from_pretrained(  # type: ignore[no-any-return]
+        model = AutoModelForCausalLM.from_pretrained(
             arguments["directory"], device_map={"": device}, local_files_only=True, **options
         )
+        return model
     # A fresh config for each model: building one writes the attention implementation and the dtype into it.
     config = _config(arguments, options["trust_remote_code"])
     with device:
-        return AutoModelForCausalLM.from_config(config, **options)  # type: ignore[no-any-return]
+        model = AutoModelForCausalLM.from_config(config, **options)
+    return model
 
 
 def _config(arguments: Mapping[str, Any], trust_remote_code: bool) -> Any:

@@ -19,6 +19,7 @@ import logging
 from typing import Any
 
 from nooom.profiler.instruments import Reading
+from nooom.profiler.instruments.rss import lifetime_peak_rss_bytes
 
 _MEMORY_EVENT = "[memory]"
 
@@ -54,7 +55,8 @@ class CpuInstrument:
         return Reading(peak_allocated_bytes=self._peak_bytes, end_allocated_bytes=self._balance_bytes)
 
     def describe(self) -> dict[str, Any]:
-        return {"gpu": None, "sampling": None, "profiler": {"sessions": self._sessions, "events": self._events}}
+        cost = {"sessions": self._sessions, "events": self._events, "rss_peak_bytes": lifetime_peak_rss_bytes()}
+        return {"gpu": None, "sampling": None, "profiler": cost}
 
     def close(self) -> None:
         if self._session is not None:

@@ -68,6 +68,11 @@ def peak_rss_bytes() -> int:
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
+    return lifetime_peak_rss_bytes()
+
+
+def lifetime_peak_rss_bytes() -> int:
+    """The peak resident set size since the process began, whatever was reset meanwhile."""
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -96,14 +97,14 @@ def _trl_loss(trainer, namespace, logprobs, old, advantages, reference):  # type
         "num_items_in_batch": mask.sum(),
     }
 
-    class Stub(trainer):  # type: ignore[misc]
+    class Stub(trainer):  # type: ignore[misc, valid-type]
         def __init__(self) -> None:
             self.beta, self.epsilon_low, self.epsilon_high = 0.04, 0.2, 0.2
             self.loss_type, self.importance_sampling_level = "grpo", "token"
             self.top_entropy_quantile, self.use_vllm, self.use_liger_kernel = 1.0, False, False
             self.off_policy_mask_threshold, self.current_gradient_accumulation_steps = None, 1
             self.use_bias_correction_kl, self.vllm_importance_sampling_correction = False, False
-            self._metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
+            self._metrics: dict[str, Any] = {"train": defaultdict(list), "eval": defaultdict(list)}
             self.model = namespace(training=True)
             self.args = namespace(delta=None, use_bias_correction_kl=False, epsilon=0.2)
             self.accelerator = namespace(gather=lambda x: x, num_processes=1)

@@ -84,8 +84,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     torch = SimpleNamespace(
         cuda=fake, ones=lambda *_, **__: FakeTensor(), version=SimpleNamespace(cuda="13.0"), __version__="2.13.0"
     )
-    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(used=1 << 20, pids=()))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(used=1 << 20, pids=()))
     monkeypatch.setattr("nooom.profiler.nvml.Sampler", lambda *_: _Silent())
     return fake
 
@@ -118,14 +118,14 @@ def test_the_cache_is_emptied_once_before_the_run_and_never_between_phases(cuda:
 
 
 def test_a_busy_gpu_is_refused_by_pid(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(used=3 << 30, pids=(4242,)))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(used=3 << 30, pids=(4242,)))
     with pytest.raises(CannotMeasureError, match=r"busy: 3.00 GiB in use, processes 4242"):
         CudaInstrument().open()
     CudaInstrument(allow_busy=True).open()
 
 
 def test_without_nvml_the_allocators_figures_remain(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "pynvml", None)
     instrument = CudaInstrument()
     instrument.open()
     instrument.phase_begins("load")

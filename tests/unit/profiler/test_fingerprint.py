@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import nooom
 from nooom.profiler import fingerprint as module
 from nooom.profiler.fingerprint import fingerprint
 
@@ -32,7 +33,7 @@ def test_an_installed_nooom_does_not_speak_for_the_repository_around_it(
     package = tmp_path / "site-packages" / "nooom" / "__init__.py"
     package.parent.mkdir(parents=True)
     package.touch()
-    monkeypatch.setattr(module.nooom, "__file__", str(package))
+    monkeypatch.setattr(nooom, "__file__", str(package))
     module._checkout.cache_clear()
     assert module._checkout() == {"commit": None, "dirty": None}
     module._checkout.cache_clear()

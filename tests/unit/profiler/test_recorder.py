@@ -91,9 +91,14 @@ def test_with_a_single_step_the_warm_up_is_all_there_is() -> None:
 def test_a_failure_leaves_its_phase_current() -> None:
     recorder = Recorder(Scripted(1, 2))
     recorder.enter("load")
-    with pytest.raises(ValueError, match="boom"), recorder.step():
-        recorder.enter("forward")
-        raise ValueError("boom")
+
+    def fails() -> None:
+        with recorder.step():
+            recorder.enter("forward")
+            raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        fails()
     assert recorder.current == "forward"
     assert [p.name for p in recorder.phases()] == ["load"]
 

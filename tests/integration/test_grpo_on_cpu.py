@@ -1,0 +1,31 @@
+"""Generation makes hundreds of thousands of allocator events: the instrument must not pile them up."""
+
+from __future__ import annotations
+
+import pytest
+
+from nooom.benchmarks.models.zoo import resolve
+from nooom.formulas.case import Case
+from nooom.profiler.child import Children, can_fork
+
+SMOL = "HuggingFaceTB/SmolLM2-135M"
+
+
+@pytest.mark.skipif(not can_fork(), reason="the limit is for a forked child")
+def test_256_new_tokens_stay_under_3_gib_with_the_instrument_on() -> None:
+    """The pass with the instrument alone: the pass without it has nothing to pile up."""
+    case = Case(model=SMOL, workload="grpo", batch=2, group_size=2, seq=16, new_tokens=256, steps=1)
+    job = {
+        "workload": "nooom.benchmarks.workloads.run:run",
+        "instrument": "nooom.profiler.instruments.cpu:CpuInstrument",
+        "arguments": {"case": case.to_dict(), "config": resolve(SMOL).config},
+        "threads": 2,
+    }
+    with Children(["torch", "transformers", "peft"]) as children:
+        outcome = children.run(job, timeout_s=300)
+    assert outcome.status == "ok", outcome.log
+    assert [phase["name"] for phase in outcome.answer["phases"]] == ["load", "rollout", "reference", "update"]
+    profiler = outcome.answer["notes"]["profiler"]
+    assert profiler["events"] > 1_000_000
+    assert profiler["sessions"] > 2 * 256
+    assert profiler["rss_peak_bytes"] < 3 << 30
