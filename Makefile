@@ -50,8 +50,9 @@ wheel: setup ## Build the wheel: dist/
 	$(VENV_PYTHON) -m build --wheel --no-isolation --outdir dist
 
 demo-results: setup ## Measure results/demo, which README shows, anew
-	rm -rf results/demo
-	$(VENV_PYTHON) -m benchmarks run demo --out results/demo
+	rm -rf build/demo-results
+	$(VENV_PYTHON) -m benchmarks run demo --device cpu --out build/demo-results
+	$(VENV_PYTHON) -m nooom.benchmarks.reports.publish build/demo-results results/demo README.md
 
 clean: ## Remove what these commands made, but for .venv and measurements
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nooom.benchmarks.models.zoo import names, resolve
-from nooom.formulas.shape import ModelShape, ShapeError
+from nooom.formulas.config import ShapeError
+from nooom.formulas.shape import ModelShape
 
 
 @pytest.mark.parametrize("name", names())
