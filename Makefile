@@ -4,9 +4,6 @@ SHELL := /bin/bash
 
 # The Python to make .venv with; empty: the first on the path that is new enough.
 PYTHON ?=
-# What `make bench` measures, and where it keeps it.
-SUITE ?= smoke
-OUT ?= nooom-results
 # More for pytest, such as "-k case" or "-n 4".  One process is the fastest on two cores: torch uses both.
 PYTEST_ARGS ?=
 
@@ -43,8 +40,8 @@ format: setup ## Format the code and mend what ruff can
 	$(VENV_PYTHON) -m ruff check --fix
 	$(VENV_PYTHON) -m ruff format
 
-bench: setup ## Measure a whole suite, going on where it stopped (SUITE=smoke OUT=nooom-results)
-	$(VENV_PYTHON) -m benchmarks run "$(SUITE)" --out "$(OUT)" --resume
+bench: setup ## How long the command's own work takes, as ratios: results/bench.md
+	$(VENV_PYTHON) tests/bench.py
 
 wheel: setup ## Build the wheel: dist/
 	$(VENV_PYTHON) -m build --wheel --no-isolation --outdir dist

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nooom.benchmarks.models.zoo import resolve
 from nooom.formulas import article
 from nooom.formulas.case import Case
+from nooom.formulas.errors import UsageError
 from nooom.formulas.shape import ModelShape
 from nooom.profiler.measurement import Measurement
 
@@ -44,13 +45,20 @@ def predict_article(case: Case, shape: ModelShape) -> dict[str, int]:
     return phases
 
 
+def _predicted(case: Case) -> dict[str, int]:
+    """Nothing for a model that is not here: somebody else's folder, or one that has moved since."""
+    try:
+        return predict_article(case, ModelShape.from_config(resolve(case.model).config, where=case.model))
+    except UsageError:
+        return {}
+
+
 def compare(measurements: Iterable[Measurement]) -> list[Row]:
     """A row for each phase, then one for the peak.  A case that did not finish has a single row with its status."""
     rows: list[Row] = []
     for measurement in measurements:
         case = Case.from_dict(measurement.case)
-        shape = ModelShape.from_config(resolve(case.model).config, where=case.model)
-        predicted = predict_article(case, shape)
+        predicted = _predicted(case)
         figures = {phase.name: phase.peak_allocated_bytes for phase in measurement.phases}
         if measurement.status != "ok":
             figures = {}

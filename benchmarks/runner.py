@@ -12,7 +12,7 @@ from typing import Any
 from nooom.benchmarks.devices import Device, check
 from nooom.benchmarks.models.zoo import Model, resolve
 from nooom.formulas.case import Case
-from nooom.formulas.errors import UsageError
+from nooom.formulas.errors import CannotMeasureError, UsageError
 from nooom.formulas.shape import ModelShape
 from nooom.profiler import hardware
 from nooom.profiler.child import Children, Outcome
@@ -116,6 +116,8 @@ def _measure(item: Planned, device: Device, children: Children, options: Options
         job = _job(item, device, instrument, options)
         outcomes.append(children.run(job, timeout_s=options.timeout_s, on_phase=options.on_phase))
         options.on_log(outcomes[-1].log)
+        if (outcomes[-1].answer.get("error") or {}).get("kind") == CannotMeasureError.__name__:
+            raise CannotMeasureError(outcomes[-1].message)  # a busy GPU, say: no case after this one would fare better
         if outcomes[-1].status != "ok":
             break
     return _as_measurement(item, device, outcomes)

@@ -13,8 +13,8 @@ from typing import Any
 import nooom
 from nooom.profiler import hardware
 
-_DISTRIBUTIONS = ("torch", "transformers", "peft", "accelerate")
-_GIT_LIMIT_S = 5
+_DISTRIBUTIONS = ("transformers", "peft", "accelerate")
+_GIT_LIMIT_S = 2
 
 
 def fingerprint(notes: Mapping[str, Any], *, allocator: str = "", cpu_threads: int | None = None) -> dict[str, Any]:
@@ -28,6 +28,7 @@ def fingerprint(notes: Mapping[str, Any], *, allocator: str = "", cpu_threads: i
     known = {name: value for name, value in notes.items() if name not in ("gpu", "sampling")}
     return {
         "nooom": nooom.__version__,
+        "torch": hardware.torch_build().version,
         **{name: hardware.version(name) for name in _DISTRIBUTIONS},
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -52,7 +53,9 @@ def _checkout() -> dict[str, Any]:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    # A hook's GIT_DIR, or the repository around a broken .git, would answer for somebody else's code.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment = {**inherited, "GIT_OPTIONAL_LOCKS": "0", "GIT_CEILING_DIRECTORIES": str(root.parent)}
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments],

@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -39,18 +39,29 @@ class Check:
 
 def doctor(as_json: bool) -> int:
     """Show the checks; 0 when something can be measured here, 3 when a problem stops every run."""
-    checks = list(examine())
-    devices = ["cpu"] + (["cuda"] if hardware.find_gpus() else [])
+    checks = examine()
+    devices = _devices(checks)
     if as_json:
         document = {"schema_version": 1, "devices": devices, "checks": [dataclasses.asdict(check) for check in checks]}
         print(json.dumps(document))
     else:
-        _show(checks, devices)
-    return 3 if any(check.state == "problem" for check in checks) else 0
+        render(checks, devices)
+    return 0 if devices else 3
 
 
-def examine() -> Iterator[Check]:
+def _devices(checks: Sequence[Check]) -> list[str]:
+    """Where something can be measured: nowhere with a problem, on a GPU only with a torch that can use it."""
+    if any(check.state == "problem" for check in checks):
+        return []
+    return ["cpu", "cuda"] if hardware.find_gpus() and not hardware.torch_build().without_cuda else ["cpu"]
+
+
+def examine() -> list[Check]:
     """Every check, in the order in which they are shown."""
+    return list(_checks())
+
+
+def _checks() -> Iterator[Check]:
     yield _python()
     for name, (low, high) in _RANGES.items():
         yield _library(name, low, high)
@@ -70,7 +81,7 @@ def _python() -> Check:
 
 
 def _library(name: str, low: tuple[int, int], high: tuple[int, int]) -> Check:
-    version = hardware.version(name)
+    version = hardware.torch_build().version if name == "torch" else hardware.version(name)
     if version is None:
         return Check(name=name, state="problem", found="not installed", remedy=f"pip install {name}")
     parts = version.split("+")[0].split(".")
@@ -110,14 +121,22 @@ def _gpus() -> Iterator[Check]:
     for gpu in gpus:
         found = f"{gpu.name}, {gpu.total_bytes / 2**30:.1f} GiB, driver {gpu.driver}"
         yield Check(name=f"GPU {gpu.index}", state="ok", found=found)
-    torch = hardware.version("torch") or ""
-    if gpus and torch.endswith("+cpu"):
-        yield Check(
-            name="torch build",
-            state="note",
-            found=f"{torch} can't use the GPU",
-            remedy="install a CUDA build of torch",
-        )
+        if gpu.processes:
+            yield _busy(gpu.index, gpu.processes)
+    build = hardware.torch_build()
+    if gpus and build.without_cuda:
+        found, remedy = f"{build.version} can't use the GPU", "install a CUDA build of torch"
+        yield Check(name="torch build", state="note", found=found, remedy=remedy)
+
+
+def _busy(index: int, processes: Mapping[int, int | None]) -> Check:
+    sizes = {pid: "unknown" if size is None else f"{size / 2**30:.2f} GiB" for pid, size in processes.items()}
+    return Check(
+        name=f"GPU {index} processes",
+        state="note",
+        found=", ".join(f"{pid} ({size})" for pid, size in sizes.items()),
+        remedy="a run refuses a busy GPU: end them, or hide it with CUDA_VISIBLE_DEVICES",
+    )
 
 
 def _memory() -> Check:
@@ -157,14 +176,18 @@ def _environment() -> Iterator[Check]:
         if os.environ.get(name):
             remedy = "cases ignore it: say it with --allocator, where it becomes part of the case"
             yield Check(name=name, state="note", found=os.environ[name], remedy=remedy)
+    if os.environ.get("HF_HUB_OFFLINE"):
+        remedy = "a model that is neither in the zoo nor on disk can't be looked up"
+        yield Check(name="HF_HUB_OFFLINE", state="note", found=os.environ["HF_HUB_OFFLINE"], remedy=remedy)
     if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
         yield Check(name="CUDA_VISIBLE_DEVICES", state="note", found=repr(os.environ["CUDA_VISIBLE_DEVICES"]))
 
 
-def _show(checks: list[Check], devices: list[str]) -> None:
+def render(checks: Sequence[Check], devices: Sequence[str]) -> None:
+    """The checks as a table on stdout, and where that leaves us."""
     table = Table("", "", "found", "remedy", box=None, pad_edge=False)
     for check in checks:
         table.add_row(_STATES[check.state], escape(check.name), escape(check.found), escape(check.remedy))
     console = Console()
     console.print(table)
-    console.print(f"\nnooom can measure on: {', '.join(devices)}")
+    console.print(f"\nnooom can measure on: {', '.join(devices) or 'nothing here'}")

@@ -40,6 +40,8 @@ def run(suite: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A test run that was started in the background may have been told to ignore ^C, which children inherit.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     journal = tmp_path / "out" / "measurements.jsonl"
     deadline = time.monotonic() + 60

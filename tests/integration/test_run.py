@@ -71,7 +71,7 @@ def test_a_suite_is_saved_resumed_and_shown(nooom: Any, tiny_model: Path, tmp_pa
     assert second.returncode == 0, second.stderr
     assert "2 of 3 cases were finished before" in second.stderr
     assert [json.loads(line)["case"]["seq"] for line in journal.read_text().splitlines()] == [8, 32, 16]
-    for word in ("forward", "backward", "optimizer", "measured cpu", "article", "error"):
+    for word in ("forward", "backward", "optimizer", "(measured on cpu)", "article", "error"):
         assert word in second.stdout
 
 

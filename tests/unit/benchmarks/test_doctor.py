@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from nooom.benchmarks.commands import doctor as module
 from nooom.benchmarks.commands.doctor import Check, doctor, examine
 from nooom.profiler import hardware
+from nooom.profiler.hardware import TorchBuild
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -36,11 +38,12 @@ def test_a_missing_library_is_a_problem_with_its_remedy(
     monkeypatch.setattr(hardware, "version", lambda name: None if name == "peft" else real(name))
     assert found("peft") == Check(name="peft", state="problem", found="not installed", remedy="pip install peft")
     assert doctor(as_json=False) == 3
+    assert module._devices(examine()) == []
     assert "pip install peft" in capsys.readouterr().out
 
 
 def test_a_version_that_nobody_tried_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "version", lambda name: "2.99.0+cu140")
+    monkeypatch.setattr(hardware, "torch_build", lambda: TorchBuild(version="2.99.0+cu140", cuda="14.0"))
     assert found("torch").state == "note"
     assert "2.11 up to below 2.15" in found("torch").remedy
 
@@ -64,10 +67,26 @@ def test_settings_that_cases_ignore_are_named(monkeypatch: pytest.MonkeyPatch) -
 def test_gpus_are_shown_and_a_cpu_build_beside_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = hardware.FoundGPU(index=0, name="NVIDIA H100", uuid="GPU-1", total_bytes=80 << 30, driver="580.1")
     monkeypatch.setattr(hardware, "find_gpus", lambda: [gpu])
-    real = hardware.version
-    monkeypatch.setattr(hardware, "version", lambda name: "2.13.0+cpu" if name == "torch" else real(name))
+    monkeypatch.setattr(hardware, "torch_build", lambda: TorchBuild(version="2.13.0+cpu", cuda=None))
     assert "NVIDIA H100, 80.0 GiB, driver 580.1" in found("GPU 0").found
     assert "CUDA build" in found("torch build").remedy
+    assert module._devices(examine()) == ["cpu"]
+    monkeypatch.setattr(hardware, "torch_build", lambda: TorchBuild(version="2.13.0+cu130", cuda="13.0"))
+    assert module._devices(examine()) == ["cpu", "cuda"]
+
+
+def test_others_on_the_gpu_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = hardware.FoundGPU(
+        index=0, name="G", uuid="GPU-1", total_bytes=80 << 30, driver="580.1", processes={42: 3 << 30, 43: None}
+    )
+    monkeypatch.setattr(hardware, "find_gpus", lambda: [gpu])
+    check = found("GPU 0 processes")
+    assert (check.state, check.found) == ("note", "42 (3.00 GiB), 43 (unknown)")
+
+
+def test_an_offline_hub_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert found("HF_HUB_OFFLINE").state == "note"
 
 
 def test_it_imports_no_torch() -> None:

@@ -107,9 +107,13 @@ def _trl_loss(trainer, namespace, logprobs, old, advantages, reference):  # type
             self._metrics: dict[str, Any] = {"train": defaultdict(list), "eval": defaultdict(list)}
             self.model = namespace(training=True)
             self.args = namespace(delta=None, use_bias_correction_kl=False, epsilon=0.2)
-            self.accelerator = namespace(gather=lambda x: x, num_processes=1)
+            self.accelerator = namespace(gather=lambda x: x, reduce=lambda x, **_: x, num_processes=1)
 
-        def _get_per_token_logps_and_entropies(self, *_, **__):  # type: ignore[no-untyped-def]
-            return logprobs, torch.zeros_like(logprobs)
+        def __getattr__(self, name: str) -> Any:
+            return False  # what later versions of TRL can also do, switched off
+
+        def _get_per_token_logps_and_entropies(self, *_, **asked):  # type: ignore[no-untyped-def]
+            found = (logprobs, torch.zeros_like(logprobs))
+            return (*found, None) if "compute_aux_loss" in asked else found
 
     return Stub()._compute_loss(namespace(training=True), inputs).item()

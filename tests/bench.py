@@ -1,0 +1,107 @@
+"""``make bench``: what nooom's own work costs, as ratios within one run, written to results/bench.md.
+
+Ratios, because machines differ and this one may be busy: each figure is divided by one taken beside it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nooom.benchmarks import devices, runner
+from nooom.formulas.case import Case
+from nooom.profiler.child import Children
+
+ROOT = Path(__file__).resolve().parents[1]
+MODEL = "HuggingFaceTB/SmolLM2-135M"
+GENERATE = Case(model=MODEL, workload="inference", seq=16, new_tokens=16, steps=2)
+
+
+def median_s(work: Callable[[], Any], times: int = 5) -> float:
+    """Median wall time over some repetitions after one that is not counted."""
+    work()
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def python(*arguments: str) -> Callable[[], Any]:
+    return lambda: subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, capture_output=True)
+
+
+def command_rows() -> list[tuple[str, str, float]]:
+    bare = median_s(python("-c", "pass"))
+    rows = [("`python -c pass`", "1 (the unit of these four)", bare)]
+    for name, arguments in (
+        ("`import nooom.formulas.article`", ("-c", "import nooom.formulas.article")),
+        ("`nooom --help`", ("-m", "nooom", "--help")),
+        ("`nooom doctor --json`", ("-m", "nooom", "doctor", "--json")),
+    ):
+        taken = median_s(python(*arguments))
+        rows.append((name, f"{taken / bare:.1f}", taken))
+    return rows
+
+
+def child_rows() -> list[tuple[str, str, float]]:
+    """A case's process beside its own work: started by fork, and as a new interpreter."""
+    (planned,) = runner.plan([Case(model=MODEL, workload="inference", seq=1, steps=1)], devices.CPU)
+    job = runner._job(planned, devices.CPU, devices.CPU.passes[1], runner.Options())
+    rows, taken = [], {}
+    for fork in (True, False):
+        with Children(runner._preload(planned), runner._environment(""), fork=fork) as children:
+            taken[fork] = statistics.median([_overhead_s(children, job) for _ in range(4)][1:])
+    rows.append(("a forked child, beside the case's own work", "1 (the unit of these two)", taken[True]))
+    rows.append(("a new interpreter for each case", f"{taken[False] / taken[True]:.0f}", taken[False]))
+    return rows
+
+
+def _overhead_s(children: Children, job: dict[str, Any]) -> float:
+    """Wall time of one case less what its phases took."""
+    began = time.perf_counter()
+    answer = children.run(job, timeout_s=300).answer
+    taken = time.perf_counter() - began
+    return taken - sum(phase["seconds"] for phase in [*answer["phases"], *answer["first"]])
+
+
+def instrument_rows() -> list[tuple[str, str, float]]:
+    """Generating with the CPU instrument on and off, in children of one server."""
+    (planned,) = runner.plan([GENERATE], devices.CPU)
+    taken = {}
+    with Children(runner._preload(planned), runner._environment("")) as children:
+        for path in reversed(devices.CPU.passes):
+            job = runner._job(planned, devices.CPU, path, runner.Options())
+            phases = children.run(job, timeout_s=300).answer["phases"]
+            taken[path.rpartition(":")[2]] = next(p["seconds"] for p in phases if p["name"] == "decode")
+    off, on = taken["RssInstrument"], taken["CpuInstrument"]
+    return [
+        ("16 tokens of SmolLM2-135M, instrument off", "1 (the unit of these two)", off),
+        ("the same with the allocator's events", f"{on / off:.1f}", on),
+    ]
+
+
+def main() -> None:
+    rows = [*command_rows(), *child_rows(), *instrument_rows()]
+    lines = [
+        "# What nooom's own work costs",
+        "",
+        "Made by `make bench`. Compare the ratios, each within one run; seconds are of the machine that ran it.",
+        "",
+        "| what | ratio | seconds |",
+        "|---|--:|--:|",
+        *(f"| {name} | {ratio} | {seconds:.3f} |" for name, ratio, seconds in rows),
+        "",
+    ]
+    (ROOT / "results" / "bench.md").write_text("\n".join(lines), encoding="utf-8")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
