@@ -104,7 +104,12 @@ class Case:
         unbuilt=("adamw-8bit",),
         default="adamw",
     )
-    checkpointing: bool = _flag(bool, "non-reentrant gradient checkpointing", workloads=TRAINING, default=False)
+    checkpointing: bool = _flag(
+        bool,
+        "non-reentrant gradient checkpointing (off as in the HF Trainer; TRL's configs turn it on)",
+        workloads=TRAINING,
+        default=False,
+    )
     grad_accumulation: int = _flag(
         int, "micro-batches per optimizer step", workloads=("sft", "lora"), default=1, low=1, high=4096
     )

@@ -196,4 +196,9 @@ def _show(records: Sequence[Measurement], as_json: bool) -> None:
     from nooom.benchmarks.compare import compare
     from nooom.benchmarks.reports.terminal import show
 
-    show(compare(records), Console())
+    console = Console()
+    show(compare(records), console)
+    if any(record.case.get("checkpointing") is False for record in records):
+        console.print(
+            "Gradient checkpointing is off unless a case names it, as in the HF Trainer; TRL's configs turn it on."
+        )

@@ -79,6 +79,7 @@ def test_the_table_names_every_case_with_nothing_cut_off(nooom: Any, tiny_model:
     flags = ["--model", tiny_model, "--workload", "grpo", *FLAGS["grpo"], "--steps", 1, "--device", "cpu"]
     shown = nooom("run", *flags, env={"COLUMNS": "100"}).stdout
     assert "rollout" in shown
+    assert "TRL's configs turn it on" in shown
     assert "…" not in shown
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,17 @@ def test_every_source_and_data_file_is_in_it(names: set[str]) -> None:
 def test_neither_tests_nor_leavings_are_in_it(names: set[str]) -> None:
     for name in names:
         assert not {"tests", "docs", "build", "__pycache__"} & set(name.split("/")), name
+
+
+def test_the_source_archive_holds_the_tree(tmp_path: Path) -> None:
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, ROOT)
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    for folder in ("nooom", *FLOORS, "tests"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert path.relative_to(ROOT).as_posix() in held
+    assert {"pyproject.toml", "constraints.txt", "Makefile", "LICENSE", "README.md"} <= held
 
 
 def test_it_is_imported_from_the_wheel_alone(there: dict[str, Any], installed: Path) -> None:
