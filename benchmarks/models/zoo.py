@@ -218,8 +218,8 @@ def _reachable(endpoint: str) -> bool:
     def connect() -> None:
         try:
             port = url.port or (443 if url.scheme == "https" else 80)
-            with socket.create_connection((url.hostname or "", port), timeout=_REACH_LIMIT_S):
-                reached.append(True)
+            socket.create_connection((url.hostname or "", port), timeout=_REACH_LIMIT_S).close()
+            reached.append(True)
         except OSError:
             pass
 

@@ -101,7 +101,9 @@ def test_a_config_with_a_missing_key_names_it(
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[1, 2]", b"\x80\x04\x95pickle", b"[" * 200_000, b'{"hidden_size": NaN}', b'"x"']
+    "content",
+    [b"", b"{", b"[1, 2]", b"\x80\x04\x95pickle", b"[" * 200_000, b'{"hidden_size": NaN}', b'"x"'],
+    ids=["empty", "cut", "list", "pickle", "deep", "nan", "text"],
 )
 def test_a_config_that_is_none_is_refused(nooom: Any, tmp_path: Path, content: bytes) -> None:
     folder = write(tmp_path / "model", content)

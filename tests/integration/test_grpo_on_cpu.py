@@ -22,7 +22,7 @@ def test_256_new_tokens_stay_under_3_gib_with_the_instrument_on() -> None:
         "threads": 2,
     }
     with Children(["torch", "transformers", "peft"]) as children:
-        outcome = children.run(job, timeout_s=300)
+        outcome = children.run(job, timeout_s=400)
     assert outcome.status == "ok", outcome.log
     assert [phase["name"] for phase in outcome.answer["phases"]] == ["load", "rollout", "reference", "update"]
     profiler = outcome.answer["notes"]["profiler"]
