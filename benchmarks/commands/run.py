@@ -200,5 +200,6 @@ def _show(records: Sequence[Measurement], as_json: bool) -> None:
     show(compare(records), console)
     if any(record.case.get("checkpointing") is False for record in records):
         console.print(
-            "Gradient checkpointing is off unless a case names it, as in the HF Trainer; TRL's configs turn it on."
+            "Gradient checkpointing is off unless a case names it, as in the HF Trainer; TRL's configs turn it on.",
+            soft_wrap=True,
         )
