@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -84,6 +85,9 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="one JSON docume
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of ``nooom`` and ``python -m benchmarks``; never returns."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started us
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
     sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -101,8 +105,11 @@ def _run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted; everything finished so far is kept", _INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
+        _silence(sys.stdout)
         return 0
+    except OSError as error:
+        _silence(sys.stdout)
+        return _fail(f"can't write the output: {error.strerror}", 1)
     except Exception as error:
         # Typer carries its own copy of click in some versions: its errors are known by what they can do.
         if type(error).__name__ == "Abort":
@@ -121,5 +128,15 @@ def _known_command(arguments: Sequence[str], known: Sequence[str]) -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    print(message if message.startswith("Usage") else f"nooom: {message}", file=sys.stderr)
+    if message:  # none where the help text was all that was asked for
+        try:
+            print(message if message.startswith("Usage") else f"nooom: {message}", file=sys.stderr, flush=True)
+        except OSError:
+            _silence(sys.stderr)
     return code
+
+
+def _silence(stream: TextIO) -> None:
+    """Send what is still buffered nowhere, or the interpreter complains when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -45,20 +45,25 @@ def predict_article(case: Case, shape: ModelShape) -> dict[str, int]:
     return phases
 
 
-def _predicted(case: Case) -> dict[str, int]:
+def _predicted(case: Case, shape: ModelShape | None) -> dict[str, int]:
     """Nothing for a model that is not here: somebody else's folder, or one that has moved since."""
     try:
-        return predict_article(case, ModelShape.from_config(resolve(case.model).config, where=case.model))
+        return predict_article(case, shape or ModelShape.from_config(resolve(case.model).config, where=case.model))
     except UsageError:
         return {}
 
 
-def compare(measurements: Iterable[Measurement]) -> list[Row]:
-    """A row for each phase, then one for the peak.  A case that did not finish has a single row with its status."""
+def compare(measurements: Iterable[Measurement], shapes: Mapping[str, ModelShape] | None = None) -> list[Row]:
+    """A row for each phase, then one for the peak.  A case that did not finish has a single row with its status.
+
+    Args:
+        measurements: records, in the order in which they are shown.
+        shapes: of models that are already resolved, by case_id.
+    """
     rows: list[Row] = []
     for measurement in measurements:
         case = Case.from_dict(measurement.case)
-        predicted = _predicted(case)
+        predicted = _predicted(case, (shapes or {}).get(measurement.case_id))
         figures = {phase.name: phase.peak_allocated_bytes for phase in measurement.phases}
         if measurement.status != "ok":
             figures = {}

@@ -45,11 +45,13 @@ def choose(name: str) -> Device:
     if name in _UNBUILT:
         raise UsageError(f"--device {name} is not built yet; built: auto, cuda, cpu")
     if name == "auto":
-        return CUDA if hardware.find_gpus() else CPU
+        return CUDA if hardware.find_gpus() and not hardware.torch_build().without_cuda else CPU
     if name not in _DEVICES:
         raise UsageError(f"--device {name!r} is unknown; {nearest(name, ['auto', *_DEVICES, *_UNBUILT])}")
     if name == "cuda" and not hardware.find_gpus():
         raise CannotMeasureError(f"--device cuda: no GPU to measure on: {hardware.looked_for()}")
+    if name == "cuda" and hardware.torch_build().without_cuda:
+        raise CannotMeasureError(f"--device cuda: there is a GPU, but torch can't use it: {hardware.looked_for()}")
     return _DEVICES[name]
 
 

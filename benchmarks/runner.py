@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 from nooom.benchmarks.devices import Device, check
 from nooom.benchmarks.models.zoo import Model, resolve
 from nooom.formulas.case import Case
+from nooom.formulas.config import language_part
 from nooom.formulas.errors import CannotMeasureError, UsageError
 from nooom.formulas.shape import ModelShape
 from nooom.profiler import hardware
@@ -38,7 +40,10 @@ class Planned:
 
     @property
     def case_id(self) -> str:
-        return self.case.case_id(self.model.key)
+        key = self.model.key
+        if self.case.pretrained and key is not None:
+            key += _weights_key(self.model)
+        return self.case.case_id(key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +74,29 @@ def plan(cases: Iterable[Case], device: Device) -> list[Planned]:
         _check_with_model(case, model, shape)
         known = case if model.key is not None else dataclasses.replace(case, model=model.name)
         planned.append(Planned(case=known, model=model, shape=shape))
-    return planned
+    return list({item.case_id: item for item in planned}.values())  # a case that stands there twice runs once
 
 
 def _check_with_model(case: Case, model: Model, shape: ModelShape) -> None:
     length = case.seq + (case.new_tokens or 0)
     if shape.learned_positions and shape.max_position is not None and length > shape.max_position:
         raise UsageError(f"{case.model} has {shape.max_position} learned positions; the case needs {length}")
+    if model.config.get("quantization_config"):
+        raise UsageError(f"{case.model} is a quantized checkpoint (quantization_config), which is not built yet")
+    if case.pretrained and "text_config" in model.config:
+        raise UsageError(
+            f"{case.model} is multimodal: --pretrained is not built yet, without it its language model runs"
+        )
     if case.pretrained and not _has_weights(model):
         where = model.directory or "a zoo name, which is a config alone"
         raise UsageError(f"--pretrained: no *.safetensors in {where}; give --model the directory of a checkpoint")
+
+
+def _weights_key(model: Model) -> str:
+    """Tells checkpoints of one architecture apart: by their files' names and sizes."""
+    files = sorted(model.directory.glob("*.safetensors")) if model.directory else []
+    listed = ",".join(f"{file.name}:{file.stat().st_size}" for file in files)
+    return ":" + hashlib.sha256(listed.encode()).hexdigest()[:16]
 
 
 def _has_weights(model: Model) -> bool:
@@ -128,7 +146,7 @@ def _job(item: Planned, device: Device, instrument: str, options: Options) -> di
         "workload": _WORKLOAD,
         "arguments": {
             "case": item.case.to_dict(),
-            "config": item.model.config,
+            "config": language_part(item.model.config),
             "directory": str(item.model.directory) if item.model.directory else None,
             "trust_remote_code": options.trust_remote_code,
         },
@@ -158,7 +176,9 @@ def _as_measurement(item: Planned, device: Device, outcomes: list[Outcome]) -> M
         retries=main.answer.get("retries"),
         sampling=notes.get("sampling"),
         error=_error(failed) if failed else None,
-        fingerprint=fingerprint(notes, allocator=item.case.allocator, cpu_threads=device.threads),
+        fingerprint=fingerprint(
+            {**notes, **main.answer.get("facts", {})}, allocator=item.case.allocator, cpu_threads=device.threads
+        ),
     )
 
 
@@ -203,6 +223,8 @@ def _environment(allocator: str) -> dict[str, str]:
         "TRANSFORMERS_VERBOSITY": "error",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "KINETO_LOG_LEVEL": "99",
+        # transformers converts a checkpoint's dtype in plain Python threads, whose allocations the profiler can't see.
+        "HF_DEACTIVATE_ASYNC_LOAD": "1",
         # Threads that wait by spinning take a core each: with another process on the machine, steps of 0.5 s took 18.
         "OMP_WAIT_POLICY": "PASSIVE",
         "PYTHONWARNINGS": "ignore",

@@ -69,7 +69,7 @@ class Case:
         int, "training: tokens per sequence; inference, grpo: prompt tokens", default=2048, low=1, high=16_777_216
     )
     new_tokens: int = _flag(
-        int, "completion tokens (grpo: 256)", workloads=("inference", "grpo"), default=0, low=0, high=16_777_216
+        int, "completion tokens", workloads=("inference", "grpo"), default=0, low=0, high=16_777_216
     )
     padding: float = _flag(float, "share of every row but the first that is padding", default=0.0, low=0.0, high=0.9)
     dtype: str = _flag(str, "dtype of the weights", choices=("bf16", "fp16", "fp32"), unbuilt=("fp8",), default="bf16")
@@ -294,11 +294,18 @@ def _checked(name: str, flag: Flag, value: Any) -> Any:
         return _checked_text(name, value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise CaseError(f"{option} must be a number, not {value!r}")
-    if not math.isfinite(value) or (flag.kind is int and value != int(value)):
+    if isinstance(value, float) and (not math.isfinite(value) or (flag.kind is int and value != int(value))):
         raise CaseError(f"{option} must be {'an integer' if flag.kind is int else 'a finite number'}, not {value!r}")
     if (flag.low is not None and value < flag.low) or (flag.high is not None and value > flag.high):
-        raise CaseError(f"{option} must lie between {flag.low:g} and {flag.high:g}, not {value!r}")
+        raise CaseError(f"{option} must lie between {flag.low:g} and {flag.high:g}, not {_shown(value)}")
     return flag.kind(value)
+
+
+def _shown(value: float) -> str:
+    """A number as a message quotes it; never one that takes minutes to print."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)
 
 
 def _checked_text(name: str, value: str) -> str:

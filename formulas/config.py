@@ -104,12 +104,18 @@ MODEL_TYPES = tuple(_ARCHITECTURES)
 
 def read_shape(config: Mapping[str, Any], where: str) -> ModelShape:
     """See :meth:`nooom.formulas.shape.ModelShape.from_config`."""
+    wrapped = isinstance(config.get("text_config"), Mapping)
+    return _Reader(language_part(config), f"{where}: text_config" if wrapped else where).shape()
+
+
+def language_part(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A multimodal config's ``text_config``, which is all that is counted and built; any other config itself."""
     inner = config.get("text_config")
-    if isinstance(inner, Mapping):
-        # Whether the embeddings are tied is said outside where transformers writes it.
-        outside = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
-        return _Reader({**outside, **inner}, f"{where}: text_config").shape()
-    return _Reader(config, where).shape()
+    if not isinstance(inner, Mapping):
+        return dict(config)
+    # Whether the embeddings are tied is said outside where transformers writes it.
+    outside = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+    return {**outside, **inner}
 
 
 class _Reader:
@@ -132,7 +138,7 @@ class _Reader:
             num_kv_heads=self._kv_heads(heads),
             head_dim=latent.nope_head_dim + latent.rope_head_dim if latent else self._head_dim(hidden, heads),
             intermediate_size=self.size("intermediate_size", 4 * hidden if self.model_type == "gpt2" else _REQUIRED),
-            vocab_size=self.size("vocab_size"),
+            vocab_size=self.size("vocab_size", low=2),
             tied_embeddings=self.flag("tie_word_embeddings", self.architecture.tied),
             max_position=self.size(
                 "max_position_embeddings", _REQUIRED if self.architecture.learned_positions else None

@@ -231,9 +231,10 @@ class _Talk:
 
     def kill(self) -> None:
         """End the child and whatever it started; harmless when it has ended."""
+        # Also when it ended by itself: what it started may live on in its group.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, signal.SIGKILL)
         if not self._gone:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._pid, signal.SIGKILL)
             self._exit_code(self._pid, time.monotonic() + 5)
             self._gone = True
         for fd in (self._jobs, self._answers):

@@ -15,6 +15,7 @@ import threading
 import traceback
 from typing import Any, TextIO
 
+from nooom.formulas.errors import NooomError
 from nooom.profiler.instruments import Instrument
 from nooom.profiler.measurement import phase_to_json
 from nooom.profiler.out_of_memory import classify_oom
@@ -51,7 +52,7 @@ def run(jobs: TextIO, answers: TextIO) -> int:
             "failed",
             kind="oom" if oom else "error",
             error=oom or {"kind": type(error).__name__},
-            message=_one_line(error),
+            message=str(error) if isinstance(error, NooomError) else _one_line(error),
             phase=recorder.current,
             **_seen(recorder),
             notes=_described(instrument),
@@ -91,7 +92,7 @@ def _described(instrument: Instrument) -> dict[str, Any]:
 
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    return (text or type(error).__name__)[:2000]
+    return f"{type(error).__name__}: {text}"[:2000] if text else type(error).__name__
 
 
 def _die_with_the_runner(jobs: TextIO) -> None:

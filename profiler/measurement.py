@@ -108,16 +108,25 @@ class Measurement:
         for name, kind in (("case_id", str), ("device", str), ("case", Mapping), ("phases", list)):
             if not isinstance(record[name], kind):
                 raise RecordError(f"{name} is not {kind.__name__.lower()}")
-        for name in ("gpu", "first", "sampling", "error", "fingerprint"):
-            if not isinstance(record.get(name), (Mapping, type(None))):
-                raise RecordError(f"{name} is not an object")
-        try:
-            Case.from_dict(record["case"])
-        except CaseError as error:
-            raise RecordError(f"case: {error}") from error
-        _check_bytes(record.get("retries"), "retries")
+        _check_parts(record)
         rest = {key: value for key, value in record.items() if key != "phases"}
         return cls(**rest, phases=[phase_from_json(item) for item in record["phases"]])
+
+
+def _check_parts(record: Mapping[str, Any]) -> None:
+    """What is nested in a record: the case, the warm-up's phases, and that objects are objects."""
+    for name in ("gpu", "first", "sampling", "error", "fingerprint"):
+        if not isinstance(record.get(name), (Mapping, type(None))):
+            raise RecordError(f"{name} is not an object")
+    try:
+        Case.from_dict(record["case"])
+    except CaseError as error:
+        raise RecordError(f"case: {error}") from error
+    if record.get("fingerprint", {}) is None:
+        raise RecordError("fingerprint is not an object")
+    _check_bytes(record.get("retries"), "retries")
+    for item in (record.get("first") or {}).get("phases") or []:
+        phase_from_json(item)
 
 
 def phase_to_json(phase: Phase) -> dict[str, Any]:
@@ -154,5 +163,5 @@ def _known_keys(record: Mapping[str, Any], kind: Any, what: str) -> None:
 def _check_bytes(value: Any, what: str) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise RecordError(f"{what} is {value!r}, not a non-negative integer or null")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise RecordError(f"{what} is {str(value)[:40]!r}, not a non-negative integer below 2**63 or null")

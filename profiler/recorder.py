@@ -48,6 +48,7 @@ class Recorder:
         """The current phase, if any, ends and is read."""
         if self.current is None:
             return
+        self.instrument.settle()
         seconds = self._clock() - self._began
         reading = self.instrument.read()
         self.retries = reading.retries

@@ -33,11 +33,14 @@ _PR_SET_PDEATHSIG = 1
 
 def serve(control: socket.socket, preload: list[str]) -> None:
     """Import, report, then fork until the runner's end of the socket closes."""
-    _tell(control, event="ready", files=_imported(preload))
+    _die_with(os.getppid())  # importing takes seconds, during which nobody watches the socket
+    files = _imported(preload)
+    _die_with(None)  # from here on the socket is watched, and what was started is ended first
     gc.collect()
     gc.freeze()  # children share these objects with the server; collecting them there would copy their pages
     children: set[int] = set()
     try:
+        _tell(control, event="ready", files=files)
         while True:
             readable, _, _ = select.select([control], [], [], _POLL_S if children else None)
             if readable:
@@ -100,6 +103,8 @@ def _become_a_child(server: int, fds: list[int]) -> NoReturn:
     os.setpgid(0, 0)
     _die_with(server)
     jobs, answers, log = fds
+    for fd in (jobs, answers):
+        os.set_inheritable(fd, False)  # what the child starts must not hold the runner's pipes open
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
@@ -116,11 +121,11 @@ def _become_a_child(server: int, fds: list[int]) -> NoReturn:
         os._exit(code)
 
 
-def _die_with(server: int) -> None:
-    """Ask Linux to kill this child when the server dies, even by kill -9."""
+def _die_with(parent: int | None) -> None:
+    """Ask Linux to kill this process when its parent dies, even by kill -9; None takes that back."""
     with contextlib.suppress(Exception):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != server:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0 if parent is None else signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
         os._exit(1)
 
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from nooom.formulas.case import FLAGS, UNBUILT_FLAGS, CaseError, Flag
+
+_DEFAULTS = {
+    "batch": "1; grpo: one group",
+    "new_tokens": "0; grpo: 256",
+    "micro_batch": "the batch",
+    "logprob_micro_batch": "the micro-batch",
+    "reference": "shared; with --full: separate",
+    "checkpointing": "off",
+}
+"""Defaults that depend on other flags, in words."""
 
 
 def with_case_flags(command: Callable[..., int]) -> Callable[..., int]:
@@ -48,11 +59,10 @@ def _typed(name: str, value: Any) -> Any:
     kind = FLAGS[name].kind
     if kind not in (int, float):
         return value
-    try:
-        return kind(value)
-    except ValueError as error:
+    if not re.fullmatch(r"-?[0-9]{1,18}" if kind is int else r"-?[0-9]*\.?[0-9]+(e-?[0-9]{1,3})?", value):
         what = "an integer" if kind is int else "a number"
-        raise CaseError(f"--{name.replace('_', '-')} must be {what}, not {value!r}") from error
+        raise CaseError(f"--{name.replace('_', '-')} must be {what}, not {value[:40]!r}")
+    return kind(value)
 
 
 def _unbuilt(name: str) -> inspect.Parameter:
@@ -67,6 +77,7 @@ def _help(name: str, flag: Flag) -> str:
         text += f": {', '.join(flag.choices)}"
     if len(flag.workloads) < 4:
         text += f" ({', '.join(flag.workloads)})"
-    if flag.default not in (None, "", False):
-        text += f" [default: {flag.default}]"
+    default = _DEFAULTS.get(name, flag.default)
+    if default not in (None, "", False):
+        text += f" \\[default: {default}]"  # escaped: square brackets are markup in help texts
     return text

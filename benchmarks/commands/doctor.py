@@ -150,7 +150,10 @@ def _memory() -> Check:
 
 
 def _disk() -> Check:
-    free = shutil.disk_usage(os.getcwd()).free
+    try:
+        free = shutil.disk_usage(os.getcwd()).free
+    except FileNotFoundError:
+        return Check(name="disk", state="problem", found="this folder was deleted", remedy="cd to one that exists")
     found = f"{free / 2**30:.1f} GiB free in {os.getcwd()}"
     if free < 64 << 20:
         return Check(name="disk", state="problem", found=found, remedy="results go here: make room, or use --out")

@@ -19,6 +19,7 @@ from nooom.benchmarks.suites.suite import load_suite
 from nooom.formulas.case import FLAGS, Case
 from nooom.formulas.errors import UsageError
 from nooom.formulas.gpus import find
+from nooom.formulas.shape import ModelShape
 from nooom.profiler.measurement import SCHEMA_VERSION, Measurement
 
 _FAILED = ("crashed", "timeout", "killed")
@@ -44,7 +45,7 @@ class Request:
 
 def run(request: Request) -> int:
     """Measure, save each case as it finishes, and show the table; returns the exit code."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, highlight=False)
     device = devices.choose(request.device)
     if request.gpu is not None:
         find(request.gpu)
@@ -66,14 +67,15 @@ def run(request: Request) -> int:
             _measure(fresh, device, request, journal, console, deadline, done)
         except JournalError as error:
             unsaved = error
+    shapes = {item.case_id: item.shape for item in planned}
     records = [found for item in planned if (found := done.get(item.case_id) or earlier.get(item.case_id))]
     if unsaved is not None:
-        _show(records, request.as_json)  # what could not be saved is at least said
+        _show(records, request.as_json, shapes)  # what could not be saved is at least said
         raise unsaved
     console.print(f"saved in {journal.path}", style="dim", soft_wrap=True)
     if len(done) < len(fresh):
         console.print(f"budget spent: {len(fresh) - len(done)} cases left; run again with --resume", style="yellow")
-    _show(records, request.as_json)
+    _show(records, request.as_json, shapes)
     return 1 if any(record.status in _FAILED for record in records) else 0
 
 
@@ -147,7 +149,7 @@ def _measure(
 ) -> None:
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -188,7 +190,7 @@ def _line(record: Measurement, label: str) -> str:
     return f"  {record.status}{where}  {label}: {error.get('message')}"
 
 
-def _show(records: Sequence[Measurement], as_json: bool) -> None:
+def _show(records: Sequence[Measurement], as_json: bool, shapes: Mapping[str, ModelShape]) -> None:
     if as_json:
         document = {"schema_version": SCHEMA_VERSION, "measurements": [record.to_json() for record in records]}
         print(json.dumps(document))
@@ -197,7 +199,7 @@ def _show(records: Sequence[Measurement], as_json: bool) -> None:
     from nooom.benchmarks.reports.terminal import show
 
     console = Console()
-    show(compare(records), console)
+    show(compare(records, shapes), console)
     if any(record.case.get("checkpointing") is False for record in records):
         console.print(
             "Gradient checkpointing is off unless a case names it, as in the HF Trainer; TRL's configs turn it on.",

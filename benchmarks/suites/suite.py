@@ -23,6 +23,7 @@ from nooom.formulas.errors import UsageError, nearest
 
 _HERE = Path(__file__).parent
 _MAX_CASES = 100_000
+_DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +49,8 @@ def load_suite(name: str, device: str) -> Suite:
         raise UsageError(f"no suite {name!r}; {nearest(name, names())}; or the path of a .toml file")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not a suite: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not a suite: {' '.join(str(error).split())[:200]}") from error
     for key in content:
         if key not in ("description", "defaults", "case"):
             raise UsageError(f"{path}: unknown key {key!r}; {nearest(key, ['description', 'defaults', 'case'])}")
@@ -67,8 +68,11 @@ def _cases(content: dict[str, Any], path: Path, device: str) -> Iterator[Case]:
         try:
             if not isinstance(flags, dict):
                 raise UsageError("not a table")
-            if flags.get("on", device) == device:
-                yield from _grid({**defaults, **flags})
+            merged = {**defaults, **flags}
+            if (on := merged.get("on", device)) not in _DEVICES:
+                raise UsageError(f"on is {on!r}; {nearest(str(on), _DEVICES)}")
+            if on == device:
+                yield from _grid(merged)
         except UsageError as error:
             raise UsageError(f"{path}: case {number}: {error}") from error
 

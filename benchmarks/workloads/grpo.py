@@ -40,7 +40,8 @@ def _step(case: Case, policy: Any, reference: Any, optimizer: Any, accelerator: 
     vocab_size = policy.config.get_text_config().vocab_size
     inputs = prompts(case, vocab_size, accelerator.device)
     policy.eval()
-    sequences = generate(accelerator.unwrap_model(policy), inputs, case.new_tokens, recorder, sampled=True)
+    with accelerator.autocast():
+        sequences = generate(accelerator.unwrap_model(policy), inputs, case.new_tokens, recorder, sampled=True)
     rewards = rule_reward(sequences[:, case.seq :], vocab_size)
     advantages = group_advantages(rewards, case.group_size)
     completed = torch.ones_like(sequences[:, case.seq :])

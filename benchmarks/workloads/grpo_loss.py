@@ -40,7 +40,9 @@ def group_advantages(rewards: torch.Tensor, group_size: int) -> torch.Tensor:
 
 
 def token_logprobs(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Log p(token) under the logits, one row of the batch at a time so that one row's log-softmax lives at once.
+    """Log p(token) under the logits, one row of the batch at a time.
+
+    Without gradients one row's log-softmax lives at once; with them autograd keeps every row's.
 
     Args:
         logits: shape (completions, tokens, vocabulary).

@@ -25,7 +25,7 @@ def load_model(case: Case, arguments: Mapping[str, Any], device: torch.device) -
     model: PreTrainedModel
     if case.pretrained:
         model = AutoModelForCausalLM.from_pretrained(
-            arguments["directory"], device_map={"": device}, local_files_only=True, **options
+            arguments["directory"], device_map={"": device}, local_files_only=True, use_safetensors=True, **options
         )
         return model
     # A fresh config for each model: building one writes the attention implementation and the dtype into it.

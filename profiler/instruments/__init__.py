@@ -49,6 +49,9 @@ class Instrument(Protocol):
     def phase_begins(self, name: str) -> None:
         """A phase begins now: peaks are reset.  ``name`` is for instruments with a second process to tell."""
 
+    def settle(self) -> None:
+        """Wait until everything that was queued is done, so that a phase's time holds its own work."""
+
     def read(self) -> Reading:
         """The phase ends now: synchronize and read.  Called once per phase, before the next one begins."""
 

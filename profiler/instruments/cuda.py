@@ -89,6 +89,11 @@ class CudaInstrument:
         if self._sampler is not None:
             self._sampler.mark()
 
+    def settle(self) -> None:
+        import torch
+
+        torch.cuda.synchronize()
+
     def read(self) -> Reading:
         import torch
 

@@ -40,6 +40,9 @@ class RssInstrument:
     def breathe(self) -> None:
         pass
 
+    def settle(self) -> None:
+        """CPU kernels are done when they return."""
+
     def read(self) -> Reading:
         peak = peak_rss_bytes()
         return Reading(rss_peak_bytes=peak if self._resets or peak > self._before else None)

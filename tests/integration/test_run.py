@@ -102,6 +102,47 @@ def test_a_checkpoint_on_disk_goes_through_from_pretrained(
     assert measurement["phases"][0]["end_allocated_bytes"] == pytest.approx(weights, rel=0.01)
 
 
+def test_a_checkpoint_that_is_converted_while_loading_is_counted_too(
+    nooom: Any, tmp_path: Path, tiny_config: dict[str, Any]
+) -> None:
+    """transformers converts in threads, which the profiler would not see; two checkpoints are two cases."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**tiny_config), dtype=torch.float32)
+    model.save_pretrained(tmp_path / "good")
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "config.json").write_bytes((tmp_path / "good" / "config.json").read_bytes())
+    whole = (tmp_path / "good" / "model.safetensors").read_bytes()
+    (tmp_path / "torn" / "model.safetensors").write_bytes(whole[:-1000])
+    suite = tmp_path / "mine.toml"
+    models = ", ".join(f'"{tmp_path / name}"' for name in ("torn", "good"))
+    suite.write_text(
+        f'[defaults]\nworkload = "inference"\nseq = 8\nsteps = 1\npretrained = true\n[[case]]\nmodel = [{models}]\n'
+    )
+    completed = nooom("run", suite, "--device", "cpu", "--json")
+    assert completed.returncode == 1, completed.stderr
+    torn, good = json.loads(completed.stdout)["measurements"]
+    assert [torn["status"], good["status"]] == ["crashed", "ok"]
+    weights = sum(p.numel() for p in model.parameters()) * 2
+    assert good["phases"][0]["end_allocated_bytes"] == pytest.approx(weights, rel=0.01)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "> /dev/full", "| head -c 0", "<&-"])
+def test_streams_that_are_closed_or_full_give_no_traceback(tiny_model: Path, tmp_path: Path, closed: str) -> None:
+    """Of a command that fails at once: what it says has to go somewhere, or nowhere."""
+    import subprocess
+    import sys
+
+    root = Path(__file__).resolve().parents[2]
+    for arguments in ("doctor --json", "run --model nobody --workload sft"):
+        completed = subprocess.run(
+            ["bash", "-c", f"{sys.executable} -m nooom {arguments} {closed}"],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in completed.stderr + completed.stdout
+
+
 def test_an_allocation_that_fails_is_an_oom_and_exit_0(nooom: Any, tiny_model: Path) -> None:
     flags = ["--model", tiny_model, "--workload", "inference", "--batch", 900_000, "--seq", 500, "--device", "cpu"]
     told = document(nooom("run", *flags, "--steps", 1, "--json"))

@@ -28,6 +28,9 @@ class FakeInstrument:
     def phase_begins(self, name: str) -> None:
         self.phase = name
 
+    def settle(self) -> None:
+        pass
+
     def read(self) -> Reading:
         return Reading(peak_allocated_bytes=len(self.phase), end_allocated_bytes=0)
 

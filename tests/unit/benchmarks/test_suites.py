@@ -41,6 +41,9 @@ def test_lists_make_a_grid(tmp_path: Path) -> None:
     ("content", "says"),
     [
         ("[[case]\n", "not a suite"),
+        ("[[case]]\nbatch = " + "9" * 5000 + "\n", "not a suite"),
+        ('[[case]]\nmodel = "m"\nworkload = "sft"\nbatch = 1' + "0" * 400 + "\n", "an integer of"),
+        ('[[case]]\nmodel = "m"\nworkload = "sft"\non = "gpu"\n', "case 1: on is 'gpu'"),
         ("[[cases]]\n", "unknown key 'cases'; did you mean case"),
         ('[[case]]\nmodel = "m"\nworkload = "sft"\nbacth = 2\n', "case 1: unknown case key 'bacth'"),
         ('[[case]]\nmodel = "m"\nworkload = "grpo"\nbatch = 3\n', "case 1: --batch 3 is not a multiple"),

@@ -84,7 +84,7 @@ def test_a_multimodal_configs_text_part_is_taken(tiny_config: dict[str, object])
             "hidden_size 64 is no multiple of num_attention_heads 7",
         ),
         ({"num_hidden_layers": 4097}, "num_hidden_layers is '4097'; an integer between 1 and 4096 is right"),
-        ({"vocab_size": (1 << 24) + 1}, "an integer between 1 and 16777216 is right"),
+        ({"vocab_size": (1 << 24) + 1}, "an integer between 2 and 16777216 is right"),
         ({"model_type": None}, "model_type is missing"),
         ({"model_type": ["llama"]}, "model_type "),
         ({"model_type": "qwen3"}, "head_dim is missing"),

@@ -46,8 +46,10 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return state != "Z"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:  # gone between the two looks
+        return False
 
 
 def wait_for(path: Path, limit_s: float = 30) -> int:
@@ -80,7 +82,7 @@ def test_each_case_has_a_process_of_its_own_and_starting_one_is_cheap(children: 
 
 def test_a_failing_case_names_its_error_and_phase_and_keeps_what_was_read(children: Children) -> None:
     outcome = children.run(job("fails"), timeout_s=30)
-    assert (outcome.status, outcome.message) == ("crashed", "the loss is not a number")
+    assert (outcome.status, outcome.message) == ("crashed", "ValueError: the loss is not a number")
     assert outcome.answer["phase"] == "forward"
     assert [p["name"] for p in outcome.answer["phases"]] == ["load"]
     assert "ValueError" in outcome.log
@@ -189,6 +191,25 @@ def test_no_child_outlives_its_runner(tmp_path: Path) -> None:
     while any(map(is_alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(map(is_alive, pids))
+
+
+def test_a_server_that_still_imports_does_not_outlive_its_runner_either(tmp_path: Path) -> None:
+    (tmp_path / "slow_import.py").write_text(
+        f"import os, pathlib, time\npathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\ntime.sleep(60)\n"
+    )
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from nooom.profiler.child import Children\nChildren(['slow_import']).run({}, timeout_s=60)\n"
+    )
+    root = Path(__file__).resolve().parents[3]
+    runner = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(root)})
+    pid = wait_for(tmp_path / "pid")
+    runner.kill()
+    runner.wait()
+    deadline = time.monotonic() + 2
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not is_alive(pid)
 
 
 def test_where_there_is_no_fork_a_new_interpreter_does_the_same() -> None:
