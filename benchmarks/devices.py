@@ -32,6 +32,8 @@ CPU = Device(
 CUDA = Device(name="cuda", source="measured", passes=("nooom.profiler.instruments.cuda:CudaInstrument",))
 
 _DEVICES = {"cpu": CPU, "cuda": CUDA}
+NAMES = tuple(_DEVICES)
+"""The devices that a case can be for."""
 _UNBUILT = ("phantom", "dryrun")
 
 

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nooom.benchmarks.devices import Device, check
@@ -87,20 +88,20 @@ def _check_with_model(case: Case, model: Model, shape: ModelShape) -> None:
         raise UsageError(
             f"{case.model} is multimodal: --pretrained is not built yet, without it its language model runs"
         )
-    if case.pretrained and not _has_weights(model):
+    if case.pretrained and not _weights(model):
         where = model.directory or "a zoo name, which is a config alone"
         raise UsageError(f"--pretrained: no *.safetensors in {where}; give --model the directory of a checkpoint")
 
 
 def _weights_key(model: Model) -> str:
     """Tells checkpoints of one architecture apart: by their files' names and sizes."""
-    files = sorted(model.directory.glob("*.safetensors")) if model.directory else []
-    listed = ",".join(f"{file.name}:{file.stat().st_size}" for file in files)
+    listed = ",".join(f"{file.name}:{file.stat().st_size}" for file in _weights(model))
     return ":" + hashlib.sha256(listed.encode()).hexdigest()[:16]
 
 
-def _has_weights(model: Model) -> bool:
-    return model.directory is not None and any(model.directory.glob("*.safetensors"))
+def _weights(model: Model) -> list[Path]:
+    """The files of a local checkpoint; none for a config alone."""
+    return sorted(model.directory.glob("*.safetensors")) if model.directory else []
 
 
 def run(planned: Iterable[Planned], device: Device, options: Options) -> Iterator[Measurement]:

@@ -115,15 +115,15 @@ class Measurement:
 
 def _check_parts(record: Mapping[str, Any]) -> None:
     """What is nested in a record: the case, the warm-up's phases, and that objects are objects."""
-    for name in ("gpu", "first", "sampling", "error", "fingerprint"):
+    for name in ("gpu", "first", "sampling", "error"):
         if not isinstance(record.get(name), (Mapping, type(None))):
             raise RecordError(f"{name} is not an object")
+    if not isinstance(record.get("fingerprint", {}), Mapping):
+        raise RecordError("fingerprint is not an object")
     try:
         Case.from_dict(record["case"])
     except CaseError as error:
         raise RecordError(f"case: {error}") from error
-    if record.get("fingerprint", {}) is None:
-        raise RecordError("fingerprint is not an object")
     _check_bytes(record.get("retries"), "retries")
     for item in (record.get("first") or {}).get("phases") or []:
         phase_from_json(item)

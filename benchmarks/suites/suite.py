@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nooom.benchmarks import devices
 from nooom.formulas.case import Case
 from nooom.formulas.errors import UsageError, nearest
 
 _HERE = Path(__file__).parent
 _MAX_CASES = 100_000
-_DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +69,8 @@ def _cases(content: dict[str, Any], path: Path, device: str) -> Iterator[Case]:
             if not isinstance(flags, dict):
                 raise UsageError("not a table")
             merged = {**defaults, **flags}
-            if (on := merged.get("on", device)) not in _DEVICES:
-                raise UsageError(f"on is {on!r}; {nearest(str(on), _DEVICES)}")
+            if (on := merged.get("on", device)) not in devices.NAMES:
+                raise UsageError(f"on is {on!r}; {nearest(str(on), devices.NAMES)}")
             if on == device:
                 yield from _grid(merged)
         except UsageError as error:
