@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 
-from nooom.formulas.case import Case
+from nooom.formulas.case import Case, check_built
 from nooom.formulas.errors import CannotMeasureError, UsageError, nearest
 from nooom.profiler import hardware
 
@@ -59,6 +59,7 @@ def choose(name: str) -> Device:
 
 def check(case: Case, device: Device) -> None:
     """Refuse, before anything starts, what this device can't run."""
+    check_built(case)
     if case.attention == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
         raise UsageError("--attention flash_attention_2 needs the package flash-attn, which is not installed here")
     if device is not CPU:

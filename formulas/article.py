@@ -76,9 +76,9 @@ def optimizer_bytes(parameters: int, optimizer: str, constants: Mapping[str, flo
     """States of an optimizer by its case flag, in bytes (2. Optimizer States).
 
     None for Adafactor, of which the article only says that it "can be more memory-efficient with factored second
-    moments".  Plain SGD, which the article leaves out, keeps none.
+    moments", and for 8-bit AdamW, of which it says nothing.  Plain SGD, which it leaves out too, keeps none.
     """
-    if optimizer.startswith("adamw"):
+    if optimizer in ("adamw", "adamw-fused", "adamw-foreach"):
         return sum(adam_bytes(parameters, constants).values())
     if optimizer == "sgd-momentum":
         return sgd_momentum_bytes(parameters, constants)
@@ -229,23 +229,36 @@ def _shared(size: int, gpus: int) -> int:
 
 # --- A case's components -----------------------------------------------------------------------------------------
 
+_BASE_PRECISION = {"int8": "int8", "nf4": "int4"}
+"""The row of the article's precision table for quantized base weights."""
+
+
+def weight_bytes(case: Case, shape: ModelShape, constants: Mapping[str, float] = ARTICLE) -> int:
+    """The weights in the precision they are held in: the case's dtype, or what they are quantized to."""
+    return parameter_bytes(shape.parameters, _BASE_PRECISION.get(case.quantization, case.dtype), constants)
+
+
+def _value_bytes(case: Case) -> float:
+    """Bytes of one activation or cached value: how wide a dtype is, is a fact and no constant to be fitted."""
+    return precision_bytes(case.dtype)
+
 
 def activation_bytes(case: Case, shape: ModelShape, seq: int, constants: Mapping[str, float] = ARTICLE) -> int:
     """The checkpointed formula under gradient checkpointing, Megatron's otherwise; padding changes nothing."""
     formula = checkpointed_activation_bytes if case.checkpointing else megatron_activation_bytes
-    return formula(shape, case.batch, seq, precision_bytes(case.dtype, constants), constants)
+    return formula(shape, case.batch, seq, _value_bytes(case), constants)
 
 
 def inference(case: Case, shape: ModelShape, seq: int, constants: Mapping[str, float] = ARTICLE) -> dict[str, int]:
     """2P + KV_Cache, the cache as long as ``seq`` (Inference Memory Estimation; GRPO's Generation_Peak)."""
-    cache = kv_cache_bytes(shape, case.batch, seq, precision_bytes(case.dtype, constants), constants)
-    return {"parameters": parameter_bytes(shape.parameters, case.dtype, constants), "kv_cache": cache}
+    cache = kv_cache_bytes(shape, case.batch, seq, _value_bytes(case), constants)
+    return {"parameters": weight_bytes(case, shape, constants), "kv_cache": cache}
 
 
 def full_training(case: Case, shape: ModelShape, seq: int, constants: Mapping[str, float] = ARTICLE) -> dict[str, int]:
     """Parameters + Gradients + Optimizer_States + Activations (Full Fine-Tuning)."""
     parts = {
-        "parameters": parameter_bytes(shape.parameters, case.dtype, constants),
+        "parameters": weight_bytes(case, shape, constants),
         "gradients": gradient_bytes(shape.parameters, case.dtype, constants),
     }
     states = optimizer_bytes(shape.parameters, case.optimizer, constants)
@@ -257,7 +270,7 @@ def full_training(case: Case, shape: ModelShape, seq: int, constants: Mapping[st
 def lora_training(case: Case, shape: ModelShape, seq: int, constants: Mapping[str, float] = ARTICLE) -> dict[str, int]:
     """2P + negligible + negligible + Activations (LoRA Fine-Tuning): what is negligible is left out."""
     return {
-        "parameters": parameter_bytes(shape.parameters, case.dtype, constants),
+        "parameters": weight_bytes(case, shape, constants),
         "activations": activation_bytes(case, shape, seq, constants),
     }
 
@@ -269,7 +282,7 @@ def grpo_training(case: Case, shape: ModelShape, seq: int, constants: Mapping[st
     """
     parts = (full_training if case.full else lora_training)(case, shape, seq, constants)
     if case.reference == "separate":
-        parts["parameters"] += parameter_bytes(shape.parameters, case.dtype, constants)
+        parts["parameters"] += weight_bytes(case, shape, constants)
     return parts
 
 
@@ -279,7 +292,7 @@ def by_phase(case: Case, shape: ModelShape, constants: Mapping[str, float] = ART
     It splits inference by how long the cache is, and GRPO into generation and training; of fine-tuning it gives one
     figure, which stands under ``peak``.
     """
-    phases = {"load": {"parameters": parameter_bytes(shape.parameters, case.dtype, constants)}}
+    phases = {"load": {"parameters": weight_bytes(case, shape, constants)}}
     length = case.seq + (case.new_tokens or 0)
     if case.workload == "inference":
         phases["prefill"] = inference(case, shape, case.seq, constants)

@@ -44,6 +44,8 @@ class Flag:
     default: Any = None
     choices: tuple[str, ...] = ()
     unbuilt: tuple[str, ...] = ()
+    described: tuple[str, ...] = ()
+    """Choices that the formulas know, and that no device runs yet."""
     low: float | None = None
     high: float | None = None
     help: str = ""
@@ -100,8 +102,8 @@ class Case:
         str,
         "optimizer; adamw is the HF Trainer's default (fused)",
         workloads=TRAINING,
-        choices=("adamw", "adamw-fused", "adamw-foreach", "sgd", "sgd-momentum", "adafactor"),
-        unbuilt=("adamw-8bit",),
+        choices=("adamw", "adamw-fused", "adamw-foreach", "sgd", "sgd-momentum", "adafactor", "adamw-8bit"),
+        described=("adamw-8bit",),
         default="adamw",
     )
     checkpointing: bool = _flag(
@@ -140,7 +142,9 @@ class Case:
     decoding: str = _flag(
         str, "how tokens are picked", workloads=("inference",), choices=("greedy", "sampled"), default="greedy"
     )
-    quantization: str = _flag(str, "quantized base weights", choices=("none",), unbuilt=("int8", "nf4"), default="none")
+    quantization: str = _flag(
+        str, "quantized base weights", choices=("none", "int8", "nf4"), described=("int8", "nf4"), default="none"
+    )
     steps: int = _flag(int, "measured repetitions after one warm-up", default=2, low=1, high=1000)
     allocator: str = _flag(str, "what would stand in PYTORCH_ALLOC_CONF", default="")
     pretrained: bool = _flag(bool, "load real weights with from_pretrained", default=False)
@@ -245,8 +249,8 @@ class Case:
     def _check_together(self) -> None:
         if self.padding and self.batch == 1:
             raise CaseError("--padding needs a --batch of at least 2: the first row is never padded")
-        if self.pretrained and self.quantization not in ("none", None):
-            raise CaseError("--pretrained with --quantization is not built yet")
+        if self.quantization != "none" and (self.workload == "sft" or self.full):
+            raise CaseError(f"--quantization {self.quantization} leaves no weights to train; it goes with an adapter")
         if self.workload != "grpo":
             return
         if self.new_tokens < 1:
@@ -261,6 +265,14 @@ class Case:
                 raise CaseError(f"{_option(name)} {getattr(self, name)} is larger than --batch {self.batch}")
         if self.full and self.reference == "shared":
             raise CaseError("--reference shared needs an adapter to switch off; with --full use separate or none")
+
+
+def check_built(case: Case) -> None:
+    """Raises CaseError for a value that can be described and predicted, but that no device runs yet."""
+    for name, flag in FLAGS.items():
+        if (value := getattr(case, name)) in flag.described:
+            built = [choice for choice in flag.choices if choice not in flag.described]
+            raise CaseError(f"{_option(name)} {value} is not built yet; built: {', '.join(built)}")
 
 
 FLAGS: dict[str, Flag] = {field.name: field.metadata["flag"] for field in dataclasses.fields(Case)}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nooom.formulas.case import FLAGS, WORKLOADS, Case, CaseError
+from nooom.formulas.case import FLAGS, WORKLOADS, Case, CaseError, check_built
 
 MODEL = "HuggingFaceTB/SmolLM2-135M"
 
@@ -60,8 +60,8 @@ def test_training_all_weights_takes_its_reference_from_a_copy() -> None:
         ({"workload": "sft", "dtype": "fp8"}, "fp8 is not built yet"),
         ({"workload": "sft", "attention": "flash_attention_3"}, "flash_attention_3 is not built yet"),
         ({"workload": "sft", "attention": "flash_attention"}, "did you mean flash_attention_2"),
-        ({"workload": "sft", "quantization": "nf4"}, "nf4 is not built yet"),
-        ({"workload": "sft", "optimizer": "adamw-8bit"}, "adamw-8bit is not built yet"),
+        ({"workload": "sft", "quantization": "nf4"}, "leaves no weights to train"),
+        ({"workload": "grpo", "full": True, "quantization": "int8"}, "leaves no weights to train"),
         ({"workload": "lora", "lora_targets": "q_proj,,v_proj"}, "--lora-targets must be"),
         ({"workload": "lora", "lora_dropout": 1.5}, "--lora-dropout must lie between 0 and 1"),
         ({"workload": "grpo", "batch": 12}, "--batch 12 is not a multiple of --group-size 8; the nearest is 8"),
@@ -119,3 +119,16 @@ def test_a_case_survives_json(flags: dict[str, object]) -> None:
         flags["group_size"] = flags.get("batch", 1)
     case = Case(model=MODEL, **flags)  # type: ignore[arg-type]
     assert Case.from_dict(json.loads(json.dumps(case.to_dict()))) == case
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"workload": "lora", "quantization": "nf4"}, "--quantization nf4 is not built yet; built: none"),
+        ({"workload": "sft", "optimizer": "adamw-8bit"}, "--optimizer adamw-8bit is not built yet; built: adamw, "),
+    ],
+)
+def test_what_can_be_predicted_before_any_device_runs_it(flags: dict[str, str], says: str) -> None:
+    case = Case(model="m", **flags)  # type: ignore[arg-type]
+    with pytest.raises(CaseError, match=says):
+        check_built(case)
