@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 
 _INTERRUPTED = 130
+_ESTIMATOR = "anyone's estimator as one more source: (Case, ModelShape) -> components in bytes; may be repeated"
 
 
 @app.callback()
@@ -70,6 +71,81 @@ def run(
         verbose=verbose,
     )
     return command.run(request)
+
+
+@app.command()
+@with_case_flags
+def predict(
+    *,
+    flags: Mapping[str, Any],
+    gpu: Annotated[str | None, typer.Option(help="does it fit there? h100-80gb, a100-80gb, ...")] = None,
+    gpu_memory: Annotated[str | None, typer.Option(metavar="200GiB", help="that GPU with another capacity")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="sources with commas: article, an estimator's name, or all", show_default=False)
+    ] = None,
+    estimator: Annotated[list[str] | None, typer.Option(metavar="MODULE:FUNCTION", help=_ESTIMATOR)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+) -> int:
+    """Predict what a case takes, component by component, and whether it fits.
+
+    Example: nooom predict --model Qwen/Qwen2.5-7B --workload lora --batch 8 --checkpointing --gpu h100-80gb
+    """
+    from nooom.benchmarks.commands import predict as command
+
+    return command.predict(
+        command.Request(flags=flags, gpu=gpu, gpu_memory=gpu_memory, by=by, estimators=estimator or (), as_json=as_json)
+    )
+
+
+@app.command()
+def validate(
+    results: Annotated[
+        list[Path] | None, typer.Argument(help="measurements.jsonl files or folders of them (none: what ships)")
+    ] = None,
+    *,
+    claims: Annotated[bool, typer.Option("--claims", help="the article's claims and their verdicts")] = False,
+    by: Annotated[
+        str | None, typer.Option(help="sources with commas: article, an estimator's name, or all", show_default=False)
+    ] = None,
+    estimator: Annotated[list[str] | None, typer.Option(metavar="MODULE:FUNCTION", help=_ESTIMATOR)] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="exit code 1 where a claim is broken")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+) -> int:
+    """Hold predictions against measurements: errors by case and phase, and each source's scores.
+
+    Example: nooom validate nooom-results --by article,accelerate
+    """
+    from nooom.benchmarks.commands import validate as command
+
+    return command.validate(
+        command.Request(
+            results=results or (), claims=claims, by=by, estimators=estimator or (), strict=strict, as_json=as_json
+        )
+    )
+
+
+@app.command()
+def calibrate(
+    results: Annotated[
+        list[Path] | None, typer.Argument(help="measurements.jsonl files or folders of them", show_default=False)
+    ] = None,
+    *,
+    by: Annotated[
+        str | None, typer.Option(help="sources with commas: article, an estimator's name, or all", show_default=False)
+    ] = None,
+    estimator: Annotated[list[str] | None, typer.Option(metavar="MODULE:FUNCTION", help=_ESTIMATOR)] = None,
+    out: Annotated[Path, typer.Option(help="where <gpu>/<versions>/constants.* go")] = Path("results/calibration"),
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+) -> int:
+    """Fit a source's constants to measurements, and say which of them the measurements can't tell.
+
+    Example: nooom calibrate nooom-results --out calibration
+    """
+    from nooom.benchmarks.commands import calibrate as command
+
+    return command.calibrate(
+        command.Request(results=results or (), by=by, estimators=estimator or (), out=out, as_json=as_json)
+    )
 
 
 @app.command()

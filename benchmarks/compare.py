@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from nooom.benchmarks.models.zoo import resolve
-from nooom.formulas import article
+from nooom.benchmarks.sources import PEAK, Prediction, Source, predict_article
 from nooom.formulas.case import Case
 from nooom.formulas.errors import UsageError
 from nooom.formulas.shape import ModelShape
-from nooom.profiler.measurement import Measurement
 
-PEAK = "peak"
-"""The row of the whole case: its largest phase."""
+if TYPE_CHECKING:
+    import pandas as pd
+
+METRIC = "max_memory_allocated"
+"""What is compared; reserved and NVML's figures are reported, not predicted."""
+
+_ARTICLE: Mapping[str, Source] = {"article": predict_article}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +34,13 @@ class Row:
     phase: str
     measured_bytes: int | None
     predicted_bytes: Mapping[str, int]
+    gpu: str | None = None
+    gpu_total_bytes: int | None = None
+
+    @property
+    def evidence(self) -> str:
+        """The words for what ran: ``measured on cuda``."""
+        return f"{self.source} on {self.device}"
 
     def error(self, source: str) -> float | None:
         """Signed relative error of a source; None where either side is unknown."""
@@ -38,49 +50,82 @@ class Row:
         return (predicted - self.measured_bytes) / self.measured_bytes
 
 
-def predict_article(case: Case, shape: ModelShape) -> dict[str, int]:
-    """The article's bytes by phase; ``peak`` is the largest of what it speaks of."""
-    phases = {name: sum(parts.values()) for name, parts in article.by_phase(case, shape).items()}
-    phases[PEAK] = max(phases.values())
-    return phases
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One record of the table, with its case and its model's sizes."""
+
+    case: Case
+    shape: ModelShape
+    place: str
+    """``file:line``; empty for a record that comes from no file."""
+    facts: Mapping[str, Any]
+    """The columns that all its phases share."""
+    measured: Mapping[str, int]
+    """max_memory_allocated by phase, in bytes; unknown phases are left out."""
 
 
-def _predicted(case: Case, shape: ModelShape | None) -> dict[str, int]:
-    """Nothing for a model that is not here: somebody else's folder, or one that has moved since."""
-    try:
-        return predict_article(case, shape or ModelShape.from_config(resolve(case.model).config, where=case.model))
-    except UsageError:
-        return {}
-
-
-def compare(measurements: Iterable[Measurement], shapes: Mapping[str, ModelShape] | None = None) -> list[Row]:
+def compare(
+    table: pd.DataFrame,
+    sources: Mapping[str, Source] = _ARTICLE,
+    shapes: Mapping[str, ModelShape] | None = None,
+) -> list[Row]:
     """A row for each phase, then one for the peak.  A case that did not finish has a single row with its status.
 
     Args:
-        measurements: records, in the order in which they are shown.
+        table: as :func:`nooom.load` gives it; records are shown in its order.
+        sources: who predicts, by name.
         shapes: of models that are already resolved, by case_id.
+
+    Raises:
+        UsageError: a model that is not known here, with file and line of its record.
     """
-    rows: list[Row] = []
-    for measurement in measurements:
-        case = Case.from_dict(measurement.case)
-        predicted = _predicted(case, (shapes or {}).get(measurement.case_id))
-        figures = {phase.name: phase.peak_allocated_bytes for phase in measurement.phases}
-        if measurement.status != "ok":
-            figures = {}
-        figures[PEAK] = measurement.peak_allocated_bytes if measurement.status == "ok" else None
-        for phase, measured in figures.items():
-            said = {"article": predicted[phase]} if phase in predicted else {}
-            rows.append(
-                Row(
-                    case_id=measurement.case_id,
-                    label=case.label(),
-                    workload=case.workload,
-                    status=measurement.status,
-                    device=measurement.device,
-                    source=measurement.source,
-                    phase=phase,
-                    measured_bytes=measured,
-                    predicted_bytes=said,
-                )
-            )
-    return rows
+    return [row for record in records(table, shapes) for row in _rows(record, sources)]
+
+
+def records(table: pd.DataFrame, shapes: Mapping[str, ModelShape] | None = None) -> Iterator[Compared]:
+    """The records of a table, whole again; raises as :func:`compare` does."""
+    from nooom.benchmarks.frame import case_of
+
+    known = dict(shapes or {})
+    for _, part in table.groupby("record", sort=False):
+        first = part.iloc[0].to_dict()
+        case = case_of(first)
+        place = "" if _missing(first["file"]) else f"{first['file']}:{first['line']}"
+        shape = known.get(first["case_id"]) or _shape(case, place)
+        peaks = part.set_index("phase")["peak_allocated_bytes"].dropna()
+        measured = {str(name): int(size) for name, size in peaks.items()}
+        yield Compared(case=case, shape=shape, place=place, facts=first, measured=measured)
+
+
+def _missing(value: Any) -> bool:
+    return not isinstance(value, str)
+
+
+def _shape(case: Case, place: str) -> ModelShape:
+    try:
+        return ModelShape.from_config(resolve(case.model).config, where=case.model)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}" if place else str(error)) from error
+
+
+def _rows(record: Compared, sources: Mapping[str, Source]) -> Iterator[Row]:
+    said = {name: source(record.case, record.shape) for name, source in sources.items()}
+    finished = record.facts["status"] == "ok"
+    figures: dict[str, int | None] = {**record.measured} if finished else {}
+    figures[PEAK] = max(record.measured.values(), default=None) if finished else None
+    total = record.facts["gpu_total_bytes"]
+    for phase, measured in figures.items():
+        yield Row(
+            label=record.case.label(),
+            phase=phase,
+            measured_bytes=measured,
+            predicted_bytes=_predicted(said, phase),
+            gpu=None if _missing(record.facts["gpu"]) else record.facts["gpu"],
+            gpu_total_bytes=int(total) if isinstance(total, int) else None,
+            **{name: record.facts[name] for name in ("case_id", "workload", "status", "device", "source")},
+        )
+
+
+def _predicted(said: Mapping[str, Prediction | None], phase: str) -> dict[str, int]:
+    by_phase = {name: prediction.by_phase() for name, prediction in said.items() if prediction is not None}
+    return {name: phases[phase] for name, phases in by_phase.items() if phase in phases}

@@ -8,6 +8,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,27 @@ class Journal:
         return aside
 
 
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of a journal, and where it stands: an error about it can say so."""
+
+    file: Path
+    line: int
+    measurement: Measurement
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
 def read(path: Path) -> Iterator[Measurement]:
-    """The measurements of a journal, or of every journal under a folder, in file order.
+    """The measurements of a journal, or of every journal under a folder; raises as :func:`entries` does."""
+    for entry in entries(path):
+        yield entry.measurement
+
+
+def entries(path: Path) -> Iterator[Entry]:
+    """The lines of a journal, or of every journal under a folder, in file order.
 
     Raises:
         UsageError: nothing there, unreadable, or a line that is no measurement, with its file and number.  A torn last
@@ -105,7 +125,7 @@ def read(path: Path) -> Iterator[Measurement]:
         whole, _, _torn = text.rpartition("\n")
         for number, line in enumerate(whole.split("\n"), 1):
             if line.strip():
-                yield _parsed(line, file, number)
+                yield Entry(file=file, line=number, measurement=_parsed(line, file, number))
 
 
 def journals(path: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nooom.benchmarks.devices import Device, check
-from nooom.benchmarks.models.zoo import Model, resolve
+from nooom.benchmarks.models.zoo import Model, resolve_case
 from nooom.formulas.case import Case
 from nooom.formulas.config import language_part
 from nooom.formulas.errors import CannotMeasureError, UsageError
@@ -65,23 +65,17 @@ def plan(cases: Iterable[Case], device: Device) -> list[Planned]:
     Raises:
         UsageError: an unknown model, a config that is none, a case that the model or the device can't run.
     """
-    planned, models = [], dict[str, tuple[Model, ModelShape]]()
+    planned = []
     for case in cases:
         check(case, device)
-        if case.model not in models:
-            model = resolve(case.model)
-            models[case.model] = (model, ModelShape.from_config(model.config, where=model.name))
-        model, shape = models[case.model]
-        _check_with_model(case, model, shape)
+        model, shape = resolve_case(case)
+        _check_with_model(case, model)
         known = case if model.key is not None else dataclasses.replace(case, model=model.name)
         planned.append(Planned(case=known, model=model, shape=shape))
     return list({item.case_id: item for item in planned}.values())  # a case that stands there twice runs once
 
 
-def _check_with_model(case: Case, model: Model, shape: ModelShape) -> None:
-    length = case.seq + (case.new_tokens or 0)
-    if shape.learned_positions and shape.max_position is not None and length > shape.max_position:
-        raise UsageError(f"{case.model} has {shape.max_position} learned positions; the case needs {length}")
+def _check_with_model(case: Case, model: Model) -> None:
     if model.config.get("quantization_config"):
         raise UsageError(f"{case.model} is a quantized checkpoint (quantization_config), which is not built yet")
     if case.pretrained and "text_config" in model.config:

@@ -9,6 +9,9 @@ published figures: it grows as kernels are loaded.  A figure that nobody publish
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import re
 from dataclasses import dataclass
 
 from nooom.formulas.errors import UsageError, nearest
@@ -41,6 +44,11 @@ class GPU:
     @property
     def max_threads_per_sm(self) -> int:
         return _THREADS_PER_SM[self.compute_capability]
+
+    @property
+    def usable_bytes(self) -> int:
+        """What torch's allocator can have: the total less the context, which counts as nothing where it is unknown."""
+        return self.total_bytes - (self.context_bytes or 0)
 
     @property
     def source(self) -> str:
@@ -97,12 +105,53 @@ GPUS: dict[str, GPU] = {gpu.name: gpu for gpu in _ALL}
 NAMES = tuple(GPUS)
 
 
-def find(name: str) -> GPU:
+_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 1 << 10, "mib": _MIB, "gib": 1 << 30,
+          "tib": 1 << 40}  # fmt: skip
+
+
+def find(name: str, memory: str | None = None) -> GPU:
     """The GPU of that name, in any case.
 
+    Args:
+        name: one of the table's.
+        memory: ``200GiB``, ``96 GB``: the same GPU with another capacity; None keeps its own.
+
     Raises:
-        UsageError: an unknown name; the message has the nearest ones.
+        UsageError: an unknown name (the message has the nearest ones), or a memory that is no size.
     """
     if name.lower() not in GPUS:
         raise UsageError(f"--gpu {name!r} is unknown; {nearest(name, NAMES)}")
-    return GPUS[name.lower()]
+    gpu = GPUS[name.lower()]
+    if memory is None:
+        return gpu
+    return dataclasses.replace(gpu, total_bytes=_size(memory), total_source=f"--gpu-memory {memory}")
+
+
+def _size(text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgt]?i?b)", text.strip().lower())
+    size = round(float(found[1]) * _UNITS[found[2]]) if found and found[2] in _UNITS else 0
+    if not 1 << 20 <= size < 1 << 50:
+        raise UsageError(f"--gpu-memory must be a size such as 200GiB or 96GB, not {text[:40]!r}")
+    return size
+
+
+def by_device_name(device: str, total_bytes: int | None = None) -> GPU | None:
+    """The table's GPU that calls itself by this name (``NVIDIA A100-SXM4-80GB``), or None where it can't be told.
+
+    Args:
+        device: as torch or a publication names the device.
+        total_bytes: as torch reports it; tells cards of one model and two sizes apart where their names don't.
+    """
+    words = re.findall(r"[a-z]+\d+[a-z]?|\d+gb|pcie|[a-z]+|\d+", device.lower().replace(" gb", "gb"))
+    spelt = "".join(words)
+    of_model = [gpu for gpu in _ALL if gpu.name.split("-")[0] in (*words, *_pairs(words))]
+    of_model = [gpu for gpu in of_model if ("pcie" in gpu.name) == ("pcie" in spelt)] or of_model
+    sized = [gpu for gpu in of_model if gpu.name.split("-")[-1] in words] or of_model
+    if total_bytes is not None:
+        sized = [gpu for gpu in sized if abs(gpu.total_bytes - total_bytes) < 0.03 * gpu.total_bytes]
+    return sized[0] if len(sized) == 1 else None
+
+
+def _pairs(words: list[str]) -> list[str]:
+    """Neighbours written as one: RTX 4090 is rtx4090 in the table."""
+    return [left + right for left, right in itertools.pairwise(words)]

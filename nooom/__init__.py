@@ -18,6 +18,7 @@ if not (_HERE / "formulas").is_dir() and (_HERE.parent / "formulas").is_dir():
     __path__.append(str(_HERE.parent))
 
 if TYPE_CHECKING:
+    from nooom.benchmarks.frame import load as load
     from nooom.formulas.case import Case as Case
     from nooom.formulas.shape import ModelShape as ModelShape
 
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "Case": "nooom.formulas.case",
     "ModelShape": "nooom.formulas.shape",
+    "load": "nooom.benchmarks.frame",
 }
 
-__all__ = ["Case", "ModelShape", "__version__"]
+__all__ = ["Case", "ModelShape", "__version__", "load"]
 
 
 def __getattr__(name: str) -> Any:

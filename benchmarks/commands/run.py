@@ -196,10 +196,11 @@ def _show(records: Sequence[Measurement], as_json: bool, shapes: Mapping[str, Mo
         print(json.dumps(document))
         return
     from nooom.benchmarks.compare import compare
+    from nooom.benchmarks.frame import as_frame
     from nooom.benchmarks.reports.terminal import show
 
     console = Console()
-    show(compare(records, shapes), console)
+    show(compare(as_frame(records), shapes=shapes), console)
     if any(record.case.get("checkpointing") is False for record in records):
         console.print(
             "Gradient checkpointing is off unless a case names it, as in the HF Trainer; TRL's configs turn it on.",

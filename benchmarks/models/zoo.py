@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from nooom.formulas.case import Case
 from nooom.formulas.errors import UsageError, nearest
+from nooom.formulas.shape import ModelShape
 
 _CONFIGS = Path(__file__).with_name("configs.json")
 _MAX_CONFIG_BYTES = 4 << 20
@@ -76,6 +78,21 @@ def resolve(model: str) -> Model:
     if model.count("/") != 1 or model.startswith((".", "/", "~")):
         raise UsageError(f"--model {model!r} is no zoo model and no such path; {_near(model)}")
     return _from_hub(model)
+
+
+def resolve_case(case: Case) -> tuple[Model, ModelShape]:
+    """A case's model and its sizes.
+
+    Raises:
+        UsageError: as :func:`resolve`; a config that is no decoder-only model's; a case longer than the model's table
+            of positions.
+    """
+    model = resolve(case.model)
+    shape = ModelShape.from_config(model.config, where=model.name)
+    length = case.seq + (case.new_tokens or 0)
+    if shape.learned_positions and shape.max_position is not None and length > shape.max_position:
+        raise UsageError(f"{case.model} has {shape.max_position} learned positions; the case needs {length}")
+    return model, shape
 
 
 @functools.cache

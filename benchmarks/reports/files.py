@@ -6,8 +6,9 @@ import csv
 import io
 from collections.abc import Sequence
 
-from nooom.benchmarks.compare import PEAK, Row
+from nooom.benchmarks.compare import Row
 from nooom.benchmarks.reports.terminal import cells
+from nooom.benchmarks.sources import PEAK
 
 
 def as_csv(rows: Sequence[Row], sources: Sequence[str] = ("article",)) -> str:

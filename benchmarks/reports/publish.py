@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 from nooom.benchmarks.compare import compare
-from nooom.benchmarks.journal import FILE_NAME, read
+from nooom.benchmarks.frame import load
+from nooom.benchmarks.journal import FILE_NAME
 from nooom.benchmarks.reports.files import as_csv, as_markdown
 from nooom.formulas.errors import NooomError, UsageError
 
@@ -19,8 +20,7 @@ BEGIN, END = "<!-- demo table: made by make demo-results -->", "<!-- end of demo
 
 def publish(results: Path, folder: Path, readme: Path) -> None:
     """Raises UsageError where README has no place for the table."""
-    measurements = list(read(results))
-    rows = compare(measurements)
+    rows = compare(load(results))
     folder.mkdir(parents=True, exist_ok=True)
     source = results if results.is_file() else results / FILE_NAME
     (folder / FILE_NAME).write_bytes(source.read_bytes())

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from nooom.benchmarks.compare import PEAK, Row
+from nooom.benchmarks.compare import Row
 from nooom.benchmarks.reports.figures import gib, percent
+from nooom.benchmarks.sources import PEAK
 
 
 def show(rows: Sequence[Row], console: Console, sources: Sequence[str] = ("article",)) -> None:

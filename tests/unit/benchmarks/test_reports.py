@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from nooom.benchmarks.compare import compare
-from nooom.benchmarks.journal import read
+from nooom.benchmarks.frame import as_frame, load
 from nooom.benchmarks.reports.figures import gib, percent
 from nooom.benchmarks.reports.files import as_csv, as_markdown
 from nooom.benchmarks.reports.publish import with_table
@@ -31,7 +31,7 @@ def measurement(status: str = "ok") -> Measurement:
 
 
 def test_errors_are_signed_and_relative_to_the_measured() -> None:
-    load, prefill, peak = compare([measurement()])
+    load, prefill, peak = compare(as_frame([measurement()]))
     assert load.predicted_bytes["article"] == 2 * 134_515_008
     assert load.error("article") == pytest.approx((2 * 134_515_008 - 300_000_000) / 300_000_000)
     assert peak.measured_bytes == prefill.measured_bytes == 1 << 30
@@ -39,14 +39,14 @@ def test_errors_are_signed_and_relative_to_the_measured() -> None:
 
 
 def test_a_case_that_ran_out_of_memory_shows_it_and_claims_no_figure() -> None:
-    (row,) = compare([measurement("oom")])
+    (row,) = compare(as_frame([measurement("oom")]))
     assert (row.phase, row.status, row.measured_bytes) == ("peak", "oom", None)
     assert row.error("article") is None
     assert "| **oom** |" in as_markdown([row])
 
 
 def test_the_three_renderers_say_the_same() -> None:
-    rows = compare([measurement()])
+    rows = compare(as_frame([measurement()]))
     console = Console(width=80, record=True, file=io.StringIO())
     show(rows, console)
     shown = console.export_text()
@@ -67,7 +67,7 @@ def test_figures() -> None:
 
 def test_the_readme_shows_exactly_what_was_measured() -> None:
     folder = ROOT / "results" / "demo"
-    rows = compare(read(folder))
+    rows = compare(load(folder))
     assert (folder / "table.md").read_text() == as_markdown(rows)
     assert (folder / "table.csv").read_text() == as_csv(rows)
     readme = (ROOT / "README.md").read_text()

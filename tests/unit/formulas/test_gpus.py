@@ -7,7 +7,7 @@ import re
 import pytest
 
 from nooom.formulas.errors import UsageError
-from nooom.formulas.gpus import GPUS, find
+from nooom.formulas.gpus import GPUS, by_device_name, find
 
 PROMISED = [
     "t4-16gb", "v100-16gb", "v100-32gb", "a10-24gb", "a100-40gb", "a100-80gb", "l4-24gb", "l40s-48gb", "rtx3090-24gb",
@@ -43,3 +43,30 @@ def test_every_figure_has_a_source_and_an_unknown_one_says_so(name: str) -> None
 def test_an_unknown_name_lists_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"--gpu 'h100' is unknown; did you mean h100-80gb"):
         find("h100")
+
+
+@pytest.mark.parametrize(
+    ("device", "total_bytes", "name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", None, "a100-80gb"),
+        ("A100 80GB", None, "a100-80gb"),
+        ("NVIDIA A100-PCIE-40GB", 42_298_834_944, "a100-40gb"),
+        ("NVIDIA H100 80GB HBM3", 85_029_158_912, "h100-80gb"),
+        ("NVIDIA H100 PCIe", 81_008 << 20, "h100-pcie-80gb"),
+        ("NVIDIA H200", None, "h200-141gb"),
+        ("NVIDIA GeForce RTX 4090", None, "rtx4090-24gb"),
+        ("Tesla T4", None, "t4-16gb"),
+        ("Tesla V100-SXM2-16GB", None, "v100-16gb"),
+        ("NVIDIA L4", None, "l4-24gb"),
+        ("NVIDIA L40S", None, "l40s-48gb"),
+        ("NVIDIA B200", None, "b200-180gb"),
+        ("NVIDIA A10", None, "a10-24gb"),
+        ("A100", 85_000_000_000, "a100-80gb"),
+        ("A100", None, None),  # of which there are two
+        ("NVIDIA A100-SXM4-80GB", 40 << 30, None),  # a slice of one
+        ("NVIDIA GeForce GTX 1080", None, None),
+    ],
+)
+def test_the_card_that_a_device_calls_itself(device: str, total_bytes: int | None, name: str | None) -> None:
+    found = by_device_name(device, total_bytes)
+    assert (found.name if found else None) == name

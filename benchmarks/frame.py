@@ -1,0 +1,102 @@
+"""Measurements as one pandas table: a row for each phase of each record.  Every table here is made from it.
+
+pandas is imported in here only; nothing imports this module before there is a table to make.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from nooom.benchmarks.journal import Entry, entries
+from nooom.formulas.case import FLAGS, Case
+from nooom.formulas.errors import UsageError
+from nooom.profiler.measurement import Measurement, Phase
+
+FIGURES = tuple(
+    field.name for field in dataclasses.fields(Phase) if field.name not in ("name", "components", "tensors")
+)
+"""The figures of a phase: integers of bytes, and seconds."""
+VERSIONS = ("nooom", "torch", "transformers", "peft", "accelerate")
+"""What a fingerprint says of the libraries, one column each."""
+
+_DTYPES: dict[type, Any] = {int: "Int64", float: "Float64", str: "string", bool: "boolean"}
+_COLUMNS: dict[str, str] = {
+    **dict.fromkeys(("file", "case_id", "source", "device", "gpu", "status", "weights"), "string"),
+    **dict.fromkeys(("line", "record", "gpu_total_bytes", "retries"), "Int64"),
+    **{name: _DTYPES[flag.kind] for name, flag in FLAGS.items()},
+    "phase": "string",
+    **{name: "Float64" if name == "seconds" else "Int64" for name in FIGURES},
+    **dict.fromkeys(VERSIONS, "string"),
+}
+
+
+def load(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """The measurements of a journal (``measurements.jsonl``), or of every journal under a folder.
+
+    One row for each phase of each record: ``file`` and ``line`` (where the record stands), ``record`` (its number, from
+    0: a case may have been measured twice), ``case_id``, ``source``, ``device``, ``gpu``, ``gpu_total_bytes``,
+    ``status``, ``weights``, ``retries``, every case flag by its name, ``phase``, the phase's figures (bytes as
+    integers; unknown is <NA>, never 0) and the versions of the libraries.
+    A record without phases (it ran out of memory before the first ended, say) has one row whose phase is <NA>.
+
+    Raises:
+        UsageError: nothing there, or a line that is no measurement, with its file and number.
+    """
+    return load_all([path])
+
+
+def load_all(paths: Iterable[str | os.PathLike[str]]) -> pd.DataFrame:
+    """The measurements of several files or folders as one table; raises as :func:`load` does."""
+    return as_frame([entry for path in paths for entry in _some(list(entries(Path(path))), path)])
+
+
+def _some(found: list[Entry], path: str | os.PathLike[str]) -> list[Entry]:
+    if not found:
+        raise UsageError(f"{path}: no measurements in it; `nooom run` writes them")
+    return found
+
+
+def as_frame(records: Iterable[Entry | Measurement]) -> pd.DataFrame:
+    """The table of :func:`load`, of records that are at hand; those that come from no file have none."""
+    rows = [row for number, record in enumerate(records) for row in _rows(record, number)]
+    table = {name: pd.array([row[name] for row in rows], dtype=kind) for name, kind in _COLUMNS.items()}  # type: ignore[call-overload]
+    return pd.DataFrame(table)
+
+
+def _rows(record: Entry | Measurement, number: int) -> Iterable[dict[str, Any]]:
+    measurement = record.measurement if isinstance(record, Entry) else record
+    place = (str(record.file), record.line) if isinstance(record, Entry) else (None, None)
+    gpu = measurement.gpu or {}
+    shared: dict[str, Any] = {
+        "file": place[0],
+        "line": place[1],
+        "record": number,
+        **{name: getattr(measurement, name) for name in ("case_id", "source", "device", "status", "weights")},
+        "gpu": _text(gpu.get("name")),
+        "gpu_total_bytes": _whole(gpu.get("total_bytes")),
+        "retries": measurement.retries,
+        **Case.from_dict(measurement.case).to_dict(),
+        **{name: _text(measurement.fingerprint.get(name)) for name in VERSIONS},
+    }
+    for phase in measurement.phases or [None]:
+        yield {**shared, "phase": phase and phase.name, **{name: phase and getattr(phase, name) for name in FIGURES}}
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and 0 < value < 1 << 63 else None
+
+
+def case_of(row: Mapping[str, Any]) -> Case:
+    """The case of one row of the table."""
+    flags = {name: row[name] for name in FLAGS}
+    return Case.from_dict({name: None if pd.isna(value) else value for name, value in flags.items()})
