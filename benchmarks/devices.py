@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from dataclasses import dataclass
 
 from nooom.formulas.case import Case, check_built
 from nooom.formulas.errors import CannotMeasureError, UsageError, nearest
+from nooom.formulas.gpus import GPU
 from nooom.profiler import hardware
 
 CPU_THREADS = 2
@@ -21,6 +23,8 @@ class Device:
     source: str
     passes: tuple[str, ...]
     threads: int | None = None
+    gpu: GPU | None = None
+    """The GPU that is played; None where cases run on what is there."""
 
 
 CPU = Device(
@@ -30,22 +34,33 @@ CPU = Device(
     threads=CPU_THREADS,
 )
 CUDA = Device(name="cuda", source="measured", passes=("nooom.profiler.instruments.cuda:CudaInstrument",))
+PHANTOM = Device(name="phantom", source="emulated", passes=("nooom.profiler.phantom.instrument:PhantomInstrument",))
 
-_DEVICES = {"cpu": CPU, "cuda": CUDA}
+_DEVICES = {"cpu": CPU, "cuda": CUDA, "phantom": PHANTOM}
 NAMES = tuple(_DEVICES)
 """The devices that a case can be for."""
-_UNBUILT = ("phantom", "dryrun")
+_UNBUILT = ("dryrun",)
 
 
-def choose(name: str) -> Device:
+def choose(name: str, gpu: GPU | None = None) -> Device:
     """The device of that name; ``auto`` is the GPU when there is one.
 
+    Args:
+        name: as ``--device`` takes it.
+        gpu: the one to play, on a phantom.
+
     Raises:
-        UsageError: an unknown device, or one that is not built yet.
+        UsageError: an unknown device, one that is not built yet, or a GPU to play where none is played.
         CannotMeasureError: cuda without a GPU, saying what was looked for.
     """
     if name in _UNBUILT:
-        raise UsageError(f"--device {name} is not built yet; built: auto, cuda, cpu")
+        raise UsageError(f"--device {name} is not built yet; built: auto, {', '.join(_DEVICES)}")
+    if name == "phantom":
+        if gpu is None:
+            raise UsageError("--device phantom plays a GPU: add --gpu NAME, e.g. --gpu a100-80gb")
+        return dataclasses.replace(PHANTOM, gpu=gpu)
+    if gpu is not None:
+        raise UsageError("--gpu names the GPU that phantom and dryrun play; cpu and cuda measure on what is there")
     if name == "auto":
         return CUDA if hardware.find_gpus() and not hardware.torch_build().without_cuda else CPU
     if name not in _DEVICES:

@@ -21,6 +21,7 @@ from nooom.profiler import hardware
 from nooom.profiler.child import Children, Outcome
 from nooom.profiler.fingerprint import fingerprint
 from nooom.profiler.measurement import Measurement, Phase, phase_from_json
+from nooom.profiler.phantom.launcher import Phantom
 
 _WORKLOAD = "nooom.benchmarks.workloads.run:run"
 _PRELOAD = ("torch", "torch.profiler", "transformers", "peft", "accelerate", "nooom.benchmarks.workloads.preload")
@@ -102,6 +103,7 @@ def run(planned: Iterable[Planned], device: Device, options: Options) -> Iterato
     """Measure each case in turn.  What happens to one case never stops the next; ^C ends the child and is raised."""
     children: Children | None = None
     allocator: str | None = None
+    played = Phantom(device.gpu) if device.gpu is not None else None
     try:
         for item in planned:
             if options.deadline is not None and time.monotonic() >= options.deadline:
@@ -111,12 +113,17 @@ def run(planned: Iterable[Planned], device: Device, options: Options) -> Iterato
                     children.close()
                 # The allocator's settings are read once a process, so cases that differ in them need servers that do.
                 allocator = item.case.allocator
-                children = Children(_preload(item), _environment(allocator), fork=options.fork)
+                environment = _environment(allocator)
+                if played is not None:
+                    environment = played.environment(environment)
+                children = Children(_preload(item), environment, fork=options.fork)
             options.on_case(item)
             yield _measure(item, device, children, options)
     finally:
         if children is not None:
             children.close()
+        if played is not None:
+            played.close()
 
 
 def is_finished(record: Measurement) -> bool:

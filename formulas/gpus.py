@@ -33,6 +33,8 @@ class GPU:
     compute_capability: tuple[int, int]
     sms: int
     """Streaming multiprocessors."""
+    device_name: str
+    """As torch and NVML print it."""
     total_source: str
     """Where total_bytes comes from."""
     context_bytes: int | None = None
@@ -69,34 +71,42 @@ def _context(mib: int, where: str) -> dict[str, int | str]:
     return {"context_bytes": mib * _MIB, "context_source": f"{mib} MiB: public out-of-memory reports, {where}"}
 
 
-def _gpu(name: str, capability: tuple[int, int], sms: int, *figures: dict[str, int | str]) -> GPU:
+def _gpu(name: str, device_name: str, capability: tuple[int, int], sms: int, *figures: dict[str, int | str]) -> GPU:
     merged = {key: value for part in figures for key, value in part.items()}
-    return GPU(name=name, compute_capability=capability, sms=sms, **merged)  # type: ignore[arg-type]
+    return GPU(name=name, device_name=device_name, compute_capability=capability, sms=sms, **merged)  # type: ignore[arg-type]
 
 
 _ALL = (
-    _gpu("t4-16gb", (7, 5), 40, _query(15_642_329_088, "driver for CUDA 12.5; up to 15,843,721,216 before"),
+    _gpu("t4-16gb", "Tesla T4", (7, 5), 40, _query(15_642_329_088, "driver for CUDA 12.5; up to 15,843,721,216 before"),
          _context(135, "four, 99 to 135 MiB")),
-    _gpu("v100-16gb", (7, 0), 80, _query(16_928_342_016, "V100-SXM2-16GB, driver for CUDA 12.4")),
-    _gpu("v100-32gb", (7, 0), 80, _query(34_072_559_616, "V100-SXM2-32GB, driver for CUDA 12.9")),
-    _gpu("a10-24gb", (8, 6), 72, _query(23_696_375_808, "driver for CUDA 12.8; 23,609,475,072 under 12.2")),
-    _gpu("a100-40gb", (8, 0), 108, _query(42_298_834_944, "A100-PCIE-40GB, CUDA 12.2; 42,505,273,344 before"),
+    _gpu("v100-16gb", "Tesla V100-SXM2-16GB", (7, 0), 80,
+         _query(16_928_342_016, "V100-SXM2-16GB, driver for CUDA 12.4")),
+    _gpu("v100-32gb", "Tesla V100-SXM2-32GB", (7, 0), 80,
+         _query(34_072_559_616, "V100-SXM2-32GB, driver for CUDA 12.9")),
+    _gpu("a10-24gb", "NVIDIA A10", (8, 6), 72,
+         _query(23_696_375_808, "driver for CUDA 12.8; 23,609,475,072 under 12.2")),
+    _gpu("a100-40gb", "NVIDIA A100-PCIE-40GB", (8, 0), 108,
+         _query(42_298_834_944, "A100-PCIE-40GB, CUDA 12.2; 42,505,273,344 before"),
          _context(501, "one; 414 MiB for an idle sibling rank")),
-    _gpu("a100-80gb", (8, 0), 108, _query(85_100_068_864, "A100-SXM4-80GB, CUDA 12.5; 84,987,740,160 under 12.2"),
+    _gpu("a100-80gb", "NVIDIA A100-SXM4-80GB", (8, 0), 108,
+         _query(85_100_068_864, "A100-SXM4-80GB, CUDA 12.5; 84,987,740,160 under 12.2"),
          _context(512, "503 MiB, and 512 on a card of 79.33 GiB that was this or an H100")),
-    _gpu("l4-24gb", (8, 9), 58, _query(23_612_293_120, "driver for CUDA 12.0")),
-    _gpu("l40s-48gb", (8, 9), 142, _query(47_576_711_168, "driver for CUDA 12.4")),
-    _gpu("rtx3090-24gb", (8, 6), 82, _query(25_414_860_800, "driver for CUDA 12.2; 25,447,170,048 under 11.8"),
+    _gpu("l4-24gb", "NVIDIA L4", (8, 9), 58, _query(23_612_293_120, "driver for CUDA 12.0")),
+    _gpu("l40s-48gb", "NVIDIA L40S", (8, 9), 142, _query(47_576_711_168, "driver for CUDA 12.4")),
+    _gpu("rtx3090-24gb", "NVIDIA GeForce RTX 3090", (8, 6), 82,
+         _query(25_414_860_800, "driver for CUDA 12.2; 25,447,170,048 under 11.8"),
          {"context_bytes": 287_047_680, "context_source": "total less free after lazy loading, torch 1.13"}),
-    _gpu("rtx4090-24gb", (8, 9), 128, _query(25_386_352_640, "CUDA 12.4; 25,250,627,584 in one report under 13.0")),
-    _gpu("rtx5090-32gb", (12, 0), 170, _query(33_660_534_784, "CUDA 13.0"),
+    _gpu("rtx4090-24gb", "NVIDIA GeForce RTX 4090", (8, 9), 128,
+         _query(25_386_352_640, "CUDA 12.4; 25,250,627,584 in one report under 13.0")),
+    _gpu("rtx5090-32gb", "NVIDIA GeForce RTX 5090", (12, 0), 170, _query(33_660_534_784, "CUDA 13.0"),
          _context(590, "300 to 590 MiB")),
-    _gpu("h100-80gb", (9, 0), 132,
+    _gpu("h100-80gb", "NVIDIA H100 80GB HBM3", (9, 0), 132,
          {"total_bytes": 85_029_158_912, "total_source": "H100 SXM, published; 85,028,896,768 under CUDA 12.8"},
          _context(512, "one, on a card of 79.33 GiB that was this or an A100")),
-    _gpu("h100-pcie-80gb", (9, 0), 114, _torch_mib(81_008, "NVIDIA H100 PCIe")),
-    _gpu("h200-141gb", (9, 0), 132, _torch_mib(143_156, "NVIDIA H200 (nvidia-smi: 143,771 MiB)")),
-    _gpu("b200-180gb", (10, 0), 148, _torch_mib(182_631, "NVIDIA B200, torch 2.8; 182,642 in one other report")),
+    _gpu("h100-pcie-80gb", "NVIDIA H100 PCIe", (9, 0), 114, _torch_mib(81_008, "NVIDIA H100 PCIe")),
+    _gpu("h200-141gb", "NVIDIA H200", (9, 0), 132, _torch_mib(143_156, "NVIDIA H200 (nvidia-smi: 143,771 MiB)")),
+    _gpu("b200-180gb", "NVIDIA B200", (10, 0), 148,
+         _torch_mib(182_631, "NVIDIA B200, torch 2.8; 182,642 in one other report")),
 )  # fmt: skip
 
 GPUS: dict[str, GPU] = {gpu.name: gpu for gpu in _ALL}

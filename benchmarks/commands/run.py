@@ -33,6 +33,7 @@ class Request:
     flags: Mapping[str, Any]
     device: str
     gpu: str | None
+    gpu_memory: str | None
     out: Path
     resume: bool
     shard: str | None
@@ -46,17 +47,17 @@ class Request:
 def run(request: Request) -> int:
     """Measure, save each case as it finishes, and show the table; returns the exit code."""
     console = Console(stderr=True, markup=False, highlight=False)
-    device = devices.choose(request.device)
-    if request.gpu is not None:
-        find(request.gpu)
-        raise UsageError("--gpu names the GPU that phantom and dryrun play; cpu and cuda measure on what is there")
+    if request.gpu is None and request.gpu_memory is not None:
+        raise UsageError("--gpu-memory gives a played GPU another capacity: add --gpu NAME")
+    gpu = find(request.gpu, request.gpu_memory) if request.gpu is not None else None
+    device = devices.choose(request.device, gpu)
     planned = _shard(runner.plan(_cases(request, device.name), device), request.shard)
     with Journal(request.out) as journal:
         if journal.torn:
             console.print(
                 f"a torn last line, left by a run that was killed, was moved to {journal.torn}", style="yellow"
             )
-        earlier = _earlier(journal.path, planned) if request.resume else {}
+        earlier = _earlier(journal.path, planned, device) if request.resume else {}
         fresh = [item for item in planned if item.case_id not in earlier]
         if earlier:
             console.print(f"resuming: {len(planned) - len(fresh)} of {len(planned)} cases were finished before")
@@ -124,8 +125,8 @@ def seconds(text: str, option: str) -> float:
     return value
 
 
-def _earlier(path: Path, planned: Sequence[runner.Planned]) -> dict[str, Measurement]:
-    """Finished records of these cases, made with the libraries that are installed now."""
+def _earlier(path: Path, planned: Sequence[runner.Planned], device: devices.Device) -> dict[str, Measurement]:
+    """Finished records of these cases, made on such a device with the libraries that are installed now."""
     from nooom.profiler.fingerprint import fingerprint
 
     now = fingerprint({})
@@ -133,9 +134,18 @@ def _earlier(path: Path, planned: Sequence[runner.Planned]) -> dict[str, Measure
     found = {}
     for record in read(path) if path.stat().st_size else ():
         same = all(record.fingerprint.get(name) == now.get(name) for name in runner.LIBRARIES)
-        if record.case_id in wanted and same and runner.is_finished(record):
+        if record.case_id in wanted and same and runner.is_finished(record) and _answers_for(record, device):
             found[record.case_id] = record
     return found
+
+
+def _answers_for(record: Measurement, device: devices.Device) -> bool:
+    """Whether it was made on such a device: of played GPUs, on the same one."""
+    if (record.source, record.device) != (device.source, device.name):
+        return False
+    if device.gpu is None:
+        return True
+    return record.gpu == {"name": device.gpu.device_name, "total_bytes": device.gpu.total_bytes}
 
 
 def _measure(

@@ -40,6 +40,12 @@ def test_every_figure_has_a_source_and_an_unknown_one_says_so(name: str) -> None
     assert (gpu.context_bytes is None) == ("no published figure" in gpu.context_source)
 
 
+@pytest.mark.parametrize("name", PROMISED)
+def test_a_card_is_found_by_what_it_calls_itself(name: str) -> None:
+    gpu = find(name)
+    assert by_device_name(gpu.device_name, gpu.total_bytes) is gpu
+
+
 def test_an_unknown_name_lists_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"--gpu 'h100' is unknown; did you mean h100-80gb"):
         find("h100")
