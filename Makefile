@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 VENV_PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench wheel demo-results clean
+.PHONY: help setup setup-cuda demo test lint format bench wheel demo-results public-results calibration-results peers claims claims-evidence clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -27,6 +27,8 @@ setup: ## Make .venv with everything pinned; mends a half-made or outdated one (
 
 demo: setup ## Measure the four workloads, on the GPU if there is one, else on the CPU: build/demo
 	$(VENV_PYTHON) -m benchmarks run demo --out build/demo
+	$(VENV_PYTHON) -m benchmarks validate build/demo
+	$(VENV_PYTHON) -m benchmarks calibrate build/demo --out build/demo/calibration
 
 test: setup ## Run the tests (PYTEST_ARGS="-k case")
 	$(VENV_PYTHON) -m pytest -n 0 $(PYTEST_ARGS)
@@ -50,6 +52,29 @@ demo-results: setup ## Measure results/demo, which README shows, anew
 	rm -rf build/demo-results
 	$(VENV_PYTHON) -m benchmarks run demo --device cpu --out build/demo-results
 	$(VENV_PYTHON) -m nooom.benchmarks.reports.publish build/demo-results results/demo README.md
+
+public-results: setup ## Make results/measured/public anew from its manifest of published figures
+	$(VENV_PYTHON) -m nooom.benchmarks.published results/measured/public
+
+calibration-results: setup ## Fit results/calibration to the measurements that ship
+	rm -rf results/calibration
+	$(VENV_PYTHON) -m benchmarks calibrate results/measured/public results/demo
+
+# Others' estimators lie beside .venv, not in it: some want versions of what .venv pins that nooom can't use.
+peers: setup build/peers/.complete ## Hold others' estimators against the published measurements: results/peers.md
+	PYTHONPATH=$(CURDIR)/build/peers $(VENV_PYTHON) -m nooom.benchmarks.reports.peers results/measured/public results README.md
+
+build/peers/.complete: benchmarks/estimators/peers.txt | setup
+	rm -rf build/peers
+	$(VENV_PYTHON) -m pip install --no-deps --no-build-isolation --target build/peers -r $<
+	touch $@
+
+claims: setup ## Judge the article's claims by the committed evidence: docs/claims.md
+	$(VENV_PYTHON) -m nooom.benchmarks.verdicts docs/claims.md
+
+claims-evidence: setup ## Count operations and ask for defaults, for the claims: results/claims
+	$(VENV_PYTHON) -m nooom.benchmarks.flops results/claims/flops.json
+	$(VENV_PYTHON) -m nooom.benchmarks.defaults results/claims/defaults.json
 
 clean: ## Remove what these commands made, but for .venv and measurements
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -36,6 +36,8 @@ class Row:
     predicted_bytes: Mapping[str, int]
     gpu: str | None = None
     gpu_total_bytes: int | None = None
+    record: int = 0
+    """The number of its record in the table: a case may have been measured twice."""
 
     @property
     def evidence(self) -> str:
@@ -88,7 +90,7 @@ def records(table: pd.DataFrame, shapes: Mapping[str, ModelShape] | None = None)
 
     known = dict(shapes or {})
     for _, part in table.groupby("record", sort=False):
-        first = part.iloc[0].to_dict()
+        first = {str(name): value for name, value in part.iloc[0].to_dict().items()}
         case = case_of(first)
         place = "" if _missing(first["file"]) else f"{first['file']}:{first['line']}"
         shape = known.get(first["case_id"]) or _shape(case, place)
@@ -122,6 +124,7 @@ def _rows(record: Compared, sources: Mapping[str, Source]) -> Iterator[Row]:
             predicted_bytes=_predicted(said, phase),
             gpu=None if _missing(record.facts["gpu"]) else record.facts["gpu"],
             gpu_total_bytes=int(total) if isinstance(total, int) else None,
+            record=int(record.facts["record"]),
             **{name: record.facts[name] for name in ("case_id", "workload", "status", "device", "source")},
         )
 

@@ -84,8 +84,10 @@ def _rows(record: Entry | Measurement, number: int) -> Iterable[dict[str, Any]]:
         **Case.from_dict(measurement.case).to_dict(),
         **{name: _text(measurement.fingerprint.get(name)) for name in VERSIONS},
     }
-    for phase in measurement.phases or [None]:
-        yield {**shared, "phase": phase and phase.name, **{name: phase and getattr(phase, name) for name in FIGURES}}
+    if not measurement.phases:
+        yield {**shared, "phase": None, **dict.fromkeys(FIGURES)}
+    for phase in measurement.phases:
+        yield {**shared, "phase": phase.name, **{name: getattr(phase, name) for name in FIGURES}}
 
 
 def _text(value: Any) -> str | None:
@@ -96,7 +98,12 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and 0 < value < 1 << 63 else None
 
 
-def case_of(row: Mapping[str, Any]) -> Case:
-    """The case of one row of the table."""
-    flags = {name: row[name] for name in FLAGS}
-    return Case.from_dict({name: None if pd.isna(value) else value for name, value in flags.items()})
+def case_of(row: Mapping[Any, Any]) -> Case:
+    """The case of one row of the table, however pandas was asked for that row."""
+    return Case.from_dict({name: _native(row[name]) for name in FLAGS})
+
+
+def _native(value: Any) -> Any:
+    if pd.isna(value):
+        return None
+    return value.item() if hasattr(value, "item") else value  # pandas gives numpy's scalars here and there

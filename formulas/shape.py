@@ -20,6 +20,8 @@ class Experts:
     intermediate_size: int
     shared_intermediate_size: int = 0
     """Width of the experts that every token uses, added up."""
+    shared_gate: bool = False
+    """How much of the shared experts' answer counts is learnt: one weight for each hidden value."""
     bias: bool = False
     """The router and every expert's projections have biases."""
 
@@ -53,7 +55,7 @@ class ModelShape:
     embedding_size: int | None = None
     """Where it isn't hidden_size (opt-350m), two projections lead there and back."""
     learned_positions: bool = False
-    """Positions are a table (gpt2, opt): a longer sequence is an error, not a worse answer."""
+    """Positions are a table (gpt2, opt, santacoder): a longer sequence is an error, not a worse answer."""
     unused_positions: int = 0
     """Rows of that table before the first position."""
     sliding_window: int | None = None
@@ -69,7 +71,10 @@ class ModelShape:
     gated_mlp: bool = True
     """Three matrices (gate, up, down) instead of two."""
     attention_sinks: bool = False
-    qk_norm: bool = False
+    qk_norm_values: int = 0
+    """Weights, and biases, of one layer's norms of queries and keys."""
+    head_bias: bool = False
+    """The output projection over the vocabulary has a bias."""
     norms_per_layer: int = 2
     final_norm: bool = True
     values_per_norm: int = 1
@@ -79,7 +84,7 @@ class ModelShape:
     def parameters(self) -> int:
         """Every weight once, tied embeddings too; of a multimodal model the language model's."""
         width = self.embedding_size or self.hidden_size
-        tables = self.vocab_size * width * (1 if self.tied_embeddings else 2)
+        tables = self.vocab_size * (width * (1 if self.tied_embeddings else 2) + self.head_bias)
         if width != self.hidden_size:
             tables += 2 * width * self.hidden_size
         if self.learned_positions:
@@ -126,7 +131,7 @@ class ModelShape:
         in_bias, out_bias = self.attention_bias
         biases = (q + 2 * kv if in_bias else 0) + (h if out_bias else 0)
         sinks = self.num_heads if self.attention_sinks else 0
-        return 2 * h * q + 2 * h * kv + biases + sinks + (2 * self.head_dim if self.qk_norm else 0)
+        return 2 * h * q + 2 * h * kv + biases + sinks + self.qk_norm_values
 
     def _latent_attention(self, latent: Latent) -> int:
         """The small projections carry the norms, and the biases where there are any."""
@@ -150,4 +155,4 @@ class ModelShape:
         weights = experts.count * (h + 3 * h * width)
         biases = experts.count * (1 + 2 * width + h) if experts.bias else 0
         shared = self._mlp(experts.shared_intermediate_size) if experts.shared_intermediate_size else 0
-        return weights + biases + shared
+        return weights + biases + shared + (h if experts.shared_gate else 0)

@@ -38,7 +38,7 @@ def as_markdown(rows: Sequence[Row], sources: Sequence[str] = ("article",)) -> s
         texts = [row.phase, *cells(row, sources)]
         if row.phase == PEAK:
             texts = [f"**{text}**" for text in texts]
-        named = [row.label, f"{row.source} on {row.device}"] if row.case_id != before else ["", ""]
-        before = row.case_id
+        named = [row.label, row.evidence] if row.record != before else ["", ""]
+        before = row.record
         lines.append("| " + " | ".join(named + texts) + " |")
     return "\n".join(lines) + "\n"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from nooom.benchmarks.compare import Row
 from nooom.benchmarks.reports.figures import gib, percent
@@ -15,25 +13,40 @@ from nooom.benchmarks.sources import PEAK
 
 
 def show(rows: Sequence[Row], console: Console, sources: Sequence[str] = ("article",)) -> None:
-    """Measured beside each source and its error: a line that names the case, then one for each phase."""
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    table.add_column("peak allocated, GiB", overflow="fold")
-    for name in ("measured", *(name for source in sources for name in (source, "error"))):
-        table.add_column(name, justify="right", no_wrap=True)
+    """Measured beside each source and its error: a line that names the case, then one for each phase.
+
+    More sources than have room beside one another show their errors alone.
+    """
+    many = len(sources) > _BESIDE
+    names = ["measured", *(sources if many else (name for source in sources for name in (source, "error")))]
+    first, width = 20, max(9, *map(len, names[:1] if many else names))
+    console.print(_line("peak allocated, GiB", names, first, width), style="bold", soft_wrap=True)
     before = None
     for row in rows:
-        if row.case_id != before:
-            if before is not None:
-                table.add_section()
-            table.add_row(f"[bold]{escape(row.label)}[/] ({row.source} on {row.device})")
-        before = row.case_id
-        table.add_row(f"  {row.phase}", *cells(row, sources), style="bold" if row.phase == PEAK else None)
-    console.print(table)
+        if row.record != before:
+            console.print(Text.assemble("\n", (row.label, "bold"), f" ({row.evidence})"), soft_wrap=True)
+        before = row.record
+        style = "bold" if row.phase == PEAK else None
+        shown = cells(row, sources, errors_alone=many)
+        console.print(_line(f"  {row.phase}", shown, first, width), style=style, soft_wrap=True)
+    console.print()
 
 
-def cells(row: Row, sources: Sequence[str]) -> list[str]:
+def _line(head: str, cells: Sequence[str], first: int, width: int) -> Text:
+    return Text(head.ljust(first) + "".join(f"  {cell:>{width}}" for cell in cells))
+
+
+_BESIDE = 2
+"""Sources whose figure and error have room on a terminal of eighty columns."""
+
+
+def cells(row: Row, sources: Sequence[str], *, errors_alone: bool = False) -> list[str]:
     """The figures of one row; a case that did not finish shows its status where the figure would stand."""
     shown = [gib(row.measured_bytes) if row.status == "ok" else row.status]
     for source in sources:
-        shown += [gib(row.predicted_bytes.get(source)), percent(row.error(source))]
+        shown += (
+            [percent(row.error(source))]
+            if errors_alone
+            else [gib(row.predicted_bytes.get(source)), percent(row.error(source))]
+        )
     return shown

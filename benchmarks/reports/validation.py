@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from nooom.benchmarks import scores
@@ -26,7 +25,7 @@ def show(rows: Sequence[Row], names: Sequence[str]) -> None:
     for name in HEAD:
         table.add_column(name, justify="right", no_wrap=True)
     for cells in lines(rows, names):
-        table.add_row(*map(escape, cells), style="bold" if not cells[0].startswith(" ") else None)
+        table.add_row(*cells, style="bold" if not cells[0].startswith(" ") else None)
     console.print(table)
     console.print(
         "median, p95 and worst are relative errors of the peaks; under is the share predicted too low; PEF the share "

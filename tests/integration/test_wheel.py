@@ -79,6 +79,20 @@ def test_every_source_and_data_file_is_in_it(names: set[str]) -> None:
                 assert (inside if folder == "nooom" else f"nooom/{inside}") in names
 
 
+def test_the_results_that_commands_show_are_in_it(names: set[str]) -> None:
+    for folder in ("measured", "demo", "claims", "calibration"):
+        for path in (ROOT / "results" / folder).rglob("*"):
+            if path.is_file():
+                assert f"nooom/{path.relative_to(ROOT).as_posix()}" in names
+
+
+def test_the_claims_are_judged_there(there: dict[str, Any]) -> None:
+    done = run(sys.executable, "-m", "nooom", "validate", "--claims", "--json", **there)
+    claims = {claim["id"]: claim["verdict"] for claim in json.loads(done.stdout)["claims"]}
+    here = run(sys.executable, "-m", "nooom", "validate", "--claims", "--json", cwd=ROOT)
+    assert claims == {claim["id"]: claim["verdict"] for claim in json.loads(here.stdout)["claims"]}
+
+
 def test_neither_tests_nor_leavings_are_in_it(names: set[str]) -> None:
     for name in names:
         assert not {"tests", "docs", "build", "__pycache__"} & set(name.split("/")), name

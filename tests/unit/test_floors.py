@@ -18,7 +18,9 @@ HEAVY = {"torch", "transformers", "peft", "accelerate", "numpy", "pandas", "matp
 PROFILER_MAY_IMPORT = {"nooom.formulas.case", "nooom.formulas.errors", "nooom.formulas.gpus"}
 IMPORT_NAMES = {"nvidia-ml-py": "pynvml"}
 """Distributions whose import name is another."""
-OPTIONAL = {"flash_attn", "bitsandbytes", "trl", "kernels", "torchao"}
+OPTIONAL = {"flash_attn", "bitsandbytes", "trl", "kernels", "torchao"} | {
+    *("alloc", "deepspeed", "hf_mem", "hf_vram_calc", "llm_analysis"),  # others' estimators
+}
 """Looked for where they are used, and done without."""
 
 

@@ -28,7 +28,9 @@ def test_precision_table() -> None:
         precision: article.parameter_bytes(7 * 10**9, precision) / 1e9 for precision in ("fp32", "bf16", "int8", "int4")
     }
     assert seven == {"fp32": 28, "bf16": 14, "int8": 7, "int4": 3.5}
-    assert article.parameter_bytes(72 * 10**9) / 1e9 == 144
+    seventy_two = {name: article.parameter_bytes(72 * 10**9, name) / 1e9 for name in seven}
+    assert seventy_two == {"fp32": 288, "bf16": 144, "int8": 72, "int4": 36}
+    assert article.simplified_parameter_bytes(10**9) == 2e9  # "2P GB in bf16"
     with pytest.raises(UsageError, match="precision 'fp8' is unknown"):
         article.precision_bytes("fp8")
 
@@ -71,6 +73,46 @@ def test_the_qwen_example_is_not_worked_with_qwens_sizes() -> None:
     assert qwen.kv_bytes_per_token() * 16 * 4096 == 3.5 * GB
 
 
+def test_quantization_reduces_parameters_by_2_to_4_times() -> None:
+    bf16 = article.parameter_bytes(7 * 10**9)
+    assert bf16 / article.parameter_bytes(7 * 10**9, "int8") == 2
+    # Of all weights; embedding and head stay in bf16 where it was measured, and 3.5 to 3.8 times are left of the 4.
+    assert bf16 / article.parameter_bytes(7 * 10**9, "int4") == 4
+
+
+def test_what_is_called_linear() -> None:
+    checkpointed, cache = article.checkpointed_activation_bytes, article.kv_cache_bytes
+    for formula in (checkpointed, cache):
+        assert formula(shape(), 16, 2048) == formula(shape(), 8, 4096) == 2 * formula(shape(), 8, 2048)
+        assert formula(shape(64), 8, 2048) == formula(shape(32, 8192), 8, 2048) == 2 * formula(shape(), 8, 2048)
+    # "Sequence length: Linear scaling" stands above this formula, which has s squared: 3.4 times.
+    megatron = article.megatron_activation_bytes
+    assert megatron(shape(), 16, 2048) == 2 * megatron(shape(), 8, 2048)
+    assert megatron(shape(), 8, 4096) / megatron(shape(), 8, 2048) == pytest.approx(3.40, abs=0.01)
+
+
+def test_the_megatron_paper_has_no_second_factor() -> None:
+    # Its 34 and 5 count bytes in 16 bits; the article multiplies by the precision's bytes again.
+    paper = 2048 * 8 * (34 * 4096 + 5 * 32 * 2048) * 32
+    assert article.megatron_activation_bytes(shape(), 8, 2048) == 2 * paper
+
+
+def test_checkpointing_saves_more_than_5_to_10_times_by_the_articles_own_formulas() -> None:
+    plain, saved = article.megatron_activation_bytes(shape(), 8, 2048), 8 * GB
+    assert article.checkpointed_activation_bytes(shape(), 8, 2048) == saved
+    assert plain / saved == 57
+
+
+def test_the_quick_reference_does_not_follow_from_its_formulas() -> None:
+    # "32B: no, requires 2+ GPUs; 72B: requires 8+": by 2P + activations 32B fits one H100 of 85.0 GB, 72B fits two.
+    needs = {}
+    for name in ("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-14B", "Qwen/Qwen2.5-32B", "Qwen/Qwen2.5-72B"):
+        model = ModelShape.from_config(resolve(name).config)
+        activations = article.checkpointed_activation_bytes(model, 1, 2048)
+        needs[name] = round(article.lora_fine_tuning_bytes(model.parameters, activations) / 1e9)
+    assert list(needs.values()) == [16, 32, 68, 151]
+
+
 def test_the_totals_of_the_inference_and_fine_tuning_examples() -> None:
     seven = 7 * 10**9
     # 14 + 32 = 46 adds GB of 10**9 bytes to GB of 1024**3: in one unit it is 45.0 or 48.4.
@@ -85,6 +127,7 @@ def test_the_totals_of_the_inference_and_fine_tuning_examples() -> None:
 def test_lora_with_activations_of_the_72b_row_is_too_low_by_the_articles_own_formula() -> None:
     # The table says ~160 GB: 16 GB of activations.  L = 80 and h = 8192 at batch 8 and 2048 tokens make 40.
     assert article.checkpointed_activation_bytes(shape(80, 8192), batch=8, seq=2048) == 40 * GB
+    assert article.lora_fine_tuning_bytes(72 * 10**9, 40 * GB) == 144e9 + 40 * GB  # 184, in one unit 187
 
 
 def test_the_grpo_example() -> None:
@@ -101,6 +144,7 @@ def test_the_grpo_example() -> None:
 def test_a_reward_model_of_the_same_size_doubles_generation() -> None:
     parameters, cache = 7 * 10**9, 16 * GB
     assert article.same_sized_reward_bytes(parameters, cache) == 28e9 + 2 * cache
+    assert article.same_sized_reward_bytes(parameters, cache) == 2 * article.inference_bytes(parameters, cache)
     assert article.grpo_generation_bytes(14, 2, reward=14) == 30
 
 
