@@ -17,13 +17,16 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 VENV_PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda demo test lint format bench wheel demo-results public-results calibration-results peers claims claims-evidence clean
+.PHONY: help setup setup-cuda oracle oracle-old demo test lint format bench wheel demo-results public-results calibration-results peers claims claims-evidence clean
 
 help: ## List these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: ## Make .venv with everything pinned; mends a half-made or outdated one (PYTHON=... to choose)
 	@bash -euo pipefail -c "$$SETUP"
+
+setup-cuda: setup ## Make .venv-cuda: the same with torch's CUDA build (3 GB), which the phantom GPU runs
+	@bash -euo pipefail -c "$$SETUP_CUDA"
 
 demo: setup ## Measure the four workloads, on the GPU if there is one, else on the CPU: build/demo
 	$(VENV_PYTHON) -m benchmarks run demo --out build/demo
@@ -76,9 +79,25 @@ claims-evidence: setup ## Count operations and ask for defaults, for the claims:
 	$(VENV_PYTHON) -m nooom.benchmarks.flops results/claims/flops.json
 	$(VENV_PYTHON) -m nooom.benchmarks.defaults results/claims/defaults.json
 
-clean: ## Remove what these commands made, but for .venv and measurements
+oracle: setup-cuda ## Record the oracle's grid on phantom GPUs: results/emulated (a quarter of an hour; goes on where it was stopped)
+	.venv-cuda/bin/python -m nooom.benchmarks.oracle results/emulated
+	$(VENV_PYTHON) -m nooom.benchmarks.emulated_against_published results/emulated
+
+oracle-old: setup .venv-old/.complete ## Play published fine-tunings in the versions of their time: results/emulated/published.jsonl
+	PYTHONPATH=$(CURDIR) .venv-old/bin/python -m nooom.benchmarks.old results/emulated/published.jsonl
+	$(VENV_PYTHON) -m nooom.benchmarks.emulated_against_published results/emulated
+
+# Its own environment: nooom's workloads need newer versions than these.  Python 3.11 or 3.12: torch 2.4 knows no later one.
+.venv-old/.complete: benchmarks/old/requirements.txt | setup
+	rm -rf .venv-old
+	.venv/bin/python -m venv .venv-old
+	@echo "installing torch 2.4's CUDA build in .venv-old (about 5 GB, once)"
+	PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= .venv-old/bin/python -m pip install --quiet -r $<
+	touch $@
+
+clean: ## Remove what these commands made, but for .venv, .venv-cuda, .venv-old and measurements
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find . -path ./.venv -prune -o -type d -name __pycache__ -exec rm -rf {} +
+	find . -path './.venv*' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 # The tree as a wheel has it, in links, for mypy: docs/decisions/0001-one-import-name.md.
 .PHONY: typed-tree
@@ -152,6 +171,28 @@ mv "$$stamp.new" "$$stamp"
 echo ".venv is ready"
 endef
 export SETUP
+
+# The CUDA build of the torch that .venv has, whatever build this machine's pip prefers, and all else as in .venv.
+define SETUP_CUDA
+python=.venv-cuda/bin/python
+stamp=.venv-cuda/.complete
+wanted="$$(.venv/bin/python -c "$$IDENTITY")"
+if [ "$$(cat "$$stamp" 2>/dev/null)" = "$$wanted" ] && "$$python" -c 'import torch, sys; sys.exit(not torch.version.cuda)' 2>/dev/null; then
+    exit 0
+fi
+"$$python" -c 'import sys, venv, ensurepip' 2>/dev/null || { rm -rf .venv-cuda; .venv/bin/python -m venv .venv-cuda; }
+rm -f "$$stamp"
+echo "installing torch's CUDA build in .venv-cuda (about 3 GB, once)"
+export PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS=
+release="$$(sed -n 's/^torch==//p' constraints.txt)"
+"$$python" -m pip install --quiet "torch===$$release"
+"$$python" -m pip install --quiet -c constraints.txt -e '.[dev]'
+"$$python" -c 'import torch, sys; sys.exit(None if torch.version.cuda else f"torch {torch.__version__} is no CUDA build: there may be none for this system")'
+echo "$$wanted" > "$$stamp.new"
+mv "$$stamp.new" "$$stamp"
+echo ".venv-cuda is ready"
+endef
+export SETUP_CUDA
 
 define IDENTITY
 import hashlib, os, sys

@@ -75,6 +75,40 @@ def run(
     return command.run(request)
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
+def measure(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND...", help="as you would run it", show_default=False)
+    ] = None,
+    *,
+    device: Annotated[str, typer.Option(help="auto, cuda or phantom (auto: by --gpu, or what is there)")] = "auto",
+    gpu: Annotated[str | None, typer.Option(help="the GPU that a phantom plays: h100-80gb, a100-80gb, ...")] = None,
+    gpu_memory: Annotated[str | None, typer.Option(metavar="200GiB", help="that GPU with another capacity")] = None,
+    gpus: Annotated[int | None, typer.Option(metavar="N", help="how many of them (default: 1)")] = None,
+    snapshot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PyTorch's memory snapshot; FILE.PID with several processes")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+) -> int:
+    """Measure anyone's command, unmodified: the peaks of each of its processes; exits as the command does.
+
+    Example: nooom measure --gpu a100-80gb -- python train.py --batch-size 8
+    """
+    from nooom.benchmarks.commands import measure as command
+
+    return command.measure(
+        command.Request(
+            words=words or (),
+            device=device,
+            gpu=gpu,
+            gpu_memory=gpu_memory,
+            gpus=gpus,
+            snapshot=snapshot,
+            as_json=as_json,
+        )
+    )
+
+
 @app.command()
 @with_case_flags
 def predict(
@@ -83,7 +117,8 @@ def predict(
     gpu: Annotated[str | None, typer.Option(help="does it fit there? h100-80gb, a100-80gb, ...")] = None,
     gpu_memory: Annotated[str | None, typer.Option(metavar="200GiB", help="that GPU with another capacity")] = None,
     by: Annotated[
-        str | None, typer.Option(help="sources with commas: article, an estimator's name, or all", show_default=False)
+        str | None,
+        typer.Option(help="sources with commas: article, phantom, an estimator's name, or all", show_default=False),
     ] = None,
     estimator: Annotated[list[str] | None, typer.Option(metavar="MODULE:FUNCTION", help=_ESTIMATOR)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,

@@ -88,14 +88,21 @@ def records(table: pd.DataFrame, shapes: Mapping[str, ModelShape] | None = None)
     """The records of a table, whole again; raises as :func:`compare` does."""
     from nooom.benchmarks.frame import case_of
 
-    known = dict(shapes or {})
-    for _, part in table.groupby("record", sort=False):
-        first = {str(name): value for name, value in part.iloc[0].to_dict().items()}
+    known, by_model = shapes or {}, dict[str, ModelShape]()
+    # Lists: pandas takes milliseconds for each row that it is asked for.
+    columns = {str(name): table[name].tolist() for name in table}
+    rows_of: dict[int, list[int]] = {}
+    for row, record in enumerate(columns["record"]):
+        rows_of.setdefault(record, []).append(row)
+    phases, peaks = columns["phase"], columns["peak_allocated_bytes"]
+    for rows in rows_of.values():
+        first = {name: values[rows[0]] for name, values in columns.items()}
         case = case_of(first)
         place = "" if _missing(first["file"]) else f"{first['file']}:{first['line']}"
-        shape = known.get(first["case_id"]) or _shape(case, place)
-        peaks = part.set_index("phase")["peak_allocated_bytes"].dropna()
-        measured = {str(name): int(size) for name, size in peaks.items()}
+        shape = known.get(first["case_id"]) or by_model.get(case.model)
+        if shape is None:
+            shape = by_model[case.model] = _shape(case, place)
+        measured = {phases[row]: peaks[row] for row in rows if isinstance(peaks[row], int)}
         yield Compared(case=case, shape=shape, place=place, facts=first, measured=measured)
 
 

@@ -73,6 +73,8 @@ def _rows(record: Entry | Measurement, number: int) -> Iterable[dict[str, Any]]:
     measurement = record.measurement if isinstance(record, Entry) else record
     place = (str(record.file), record.line) if isinstance(record, Entry) else (None, None)
     gpu = measurement.gpu or {}
+    if wrong := _unusable(measurement):
+        raise UsageError(f"{record.place}: {wrong}" if isinstance(record, Entry) else wrong)
     shared: dict[str, Any] = {
         "file": place[0],
         "line": place[1],
@@ -88,6 +90,24 @@ def _rows(record: Entry | Measurement, number: int) -> Iterable[dict[str, Any]]:
         yield {**shared, "phase": None, **dict.fromkeys(FIGURES)}
     for phase in measurement.phases:
         yield {**shared, "phase": phase.name, **{name: getattr(phase, name) for name in FIGURES}}
+
+
+def _unusable(measurement: Measurement) -> str | None:
+    """What of a record no table can show: a phase that stands there twice, a name that a terminal would obey."""
+    phases = [phase.name for phase in measurement.phases]
+    twice = next((name for name in phases if phases.count(name) > 1), None)
+    if twice is not None:
+        return f"phase {ascii(twice)[:60]} stands there twice"
+    names: dict[str, Any] = {"case_id": measurement.case_id, "device": measurement.device}
+    names |= {
+        "name of a phase": next((name for name in phases if not name.isprintable()), None),
+        "name of the gpu": (measurement.gpu or {}).get("name"),
+    }
+    names |= {f"version of {name}": measurement.fingerprint.get(name) for name in VERSIONS}
+    for what, text in names.items():
+        if isinstance(text, str) and not text.isprintable():
+            return f"{what} is {ascii(text)[:60]}, which is not printable"
+    return None
 
 
 def _text(value: Any) -> str | None:

@@ -134,7 +134,7 @@ def journals(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise UsageError(f"{path}: no such file or folder")
-    found = sorted(path.rglob(FILE_NAME))
+    found = sorted(file for file in path.rglob(FILE_NAME) if file.is_file())  # no pipe, on which a read would wait
     if not found:
         raise UsageError(f"{path}: no {FILE_NAME} in it or under it")
     return found

@@ -77,8 +77,6 @@ def plan(cases: Iterable[Case], device: Device) -> list[Planned]:
 
 
 def _check_with_model(case: Case, model: Model) -> None:
-    if model.config.get("quantization_config"):
-        raise UsageError(f"{case.model} is a quantized checkpoint (quantization_config), which is not built yet")
     if case.pretrained and "text_config" in model.config:
         raise UsageError(
             f"{case.model} is multimodal: --pretrained is not built yet, without it its language model runs"

@@ -13,7 +13,9 @@ from nooom.formulas.shape import ModelShape
 PEAK = "peak"
 """The whole case: its largest phase.  Also what a source calls the one figure that it gives of a whole case."""
 
-_UNBUILT = ("derived", "calibrated", "dryrun", "phantom")
+_UNBUILT = ("derived", "calibrated", "dryrun")
+EMULATED = "phantom"
+"""No arithmetic, and no :data:`Source`: ``predict`` runs the case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,13 @@ def sources(by: str | None = None, estimators: Sequence[str] = ()) -> dict[str, 
     return {name: _source(name) for name in dict.fromkeys([*names, *estimators])}
 
 
+def split(by: str | None) -> tuple[bool, str | None]:
+    """Whether the phantom is among the names, and the other names; None where there are none."""
+    names = [] if by is None else [part.strip() for part in by.split(",")]
+    others = [name for name in names if name != EMULATED]
+    return len(others) < len(names), ",".join(others) if others else None
+
+
 def _named(by: str | None) -> list[str]:
     if by is None:
         return list(DEFAULT)
@@ -85,12 +94,15 @@ def _named(by: str | None) -> list[str]:
 def _source(name: str) -> Source:
     if name in _FORMULA_SETS:
         return _FORMULA_SETS[name]
+    if name == EMULATED:
+        raise UsageError(f"--by {name} runs the case, which is for nooom predict; to keep records: run --device {name}")
     if name in _UNBUILT:
         raise UsageError(f"--by {name} is not built yet; built: {', '.join(_FORMULA_SETS)}, and estimators")
     from nooom.benchmarks.estimators import registry
 
     if ":" not in name and name not in (known := registry.names()):
-        raise UsageError(f"--by {name!r} is unknown; {nearest(name, ['all', *_FORMULA_SETS, *_UNBUILT, *known])}")
+        valid = ["all", EMULATED, *_FORMULA_SETS, *_UNBUILT, *known]
+        raise UsageError(f"--by {name!r} is unknown; {nearest(name, valid)}")
     estimator = registry.find(name)
 
     def predict(case: Case, shape: ModelShape) -> Prediction | None:

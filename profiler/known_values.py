@@ -5,12 +5,13 @@ many rows does it select, has every sequence ended.  On a phantom GPU everything
 keeps, beside each small tensor of integers or booleans, what is known of it on the host, computes on both, and answers
 from the host.
 
-Three kinds of values:
+Kinds of values:
 
 * **exact**: came from the host, or was computed from such values alone.
 * **invented**: came from what nobody computed (a sampled token, a comparison of activations).  It reads as zeros, as
-  the device would give it, with one rule: an invented value equals nothing, so no sampled token ends a sequence or is
-  padding.
+  the device would give it.
+* **decided**: whether an invented value equals something.  It never does, so that no sampled token ends a sequence or
+  is padding; what follows from that is computed.
 * not kept: floating point, and tensors above the limit.  They read as zeros.
 
 Reads of what is not exact are counted by the line of code that asked.
@@ -42,6 +43,12 @@ _RANDOM = frozenset(
 _UNWRITTEN = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"))
 _FORGETS = frozenset(("fill_", "copy_", "zero_"))
 """In-place calls whose result does not depend on what was there before."""
+_LIKE = frozenset(("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"))
+"""Calls that take a shape, a type or a device from a tensor, and nothing of what is in it."""
+_IN_PLACE = frozenset(
+    ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__",
+     "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__")
+)  # fmt: skip
 _SCALARS = frozenset(("item", "__bool__", "__int__", "__float__", "__index__", "tolist", "__complex__"))
 _CONSTRUCTORS = frozenset(
     ("tensor", "as_tensor", "asarray", "full", "zeros", "ones", "arange", "linspace", "eye", "scalar_tensor",
@@ -49,12 +56,16 @@ _CONSTRUCTORS = frozenset(
 )  # fmt: skip
 
 
+_EXACT, _DECIDED, _INVENTED = range(3)
+"""How much there is to doubt; a result has as much as the worst of what it was computed from."""
+
+
 @dataclass(eq=False)
 class _Shadow:
     """What is known of one storage: its bytes, on the host."""
 
     data: torch.Tensor
-    exact: bool
+    doubt: int = _INVENTED
 
 
 class KnownValues(TorchFunctionMode):
@@ -84,7 +95,7 @@ class KnownValues(TorchFunctionMode):
         if answer is not None:
             return answer(self, func, args, kwargs)
         out = func(*args, **kwargs)
-        in_place = name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+        in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
         results = args[:1] if in_place else out
         if any(self._is_kept(result) for result in _tensors(results)):
             self._compute(func, name, args, kwargs, results, in_place)
@@ -107,7 +118,7 @@ class KnownValues(TorchFunctionMode):
         key = storage._cdata
         found = self._shadows.get(key)
         if found is None:
-            found = _Shadow(data=torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu"), exact=False)
+            found = _Shadow(data=torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu"))
             self._shadows[key] = found
             weakref.finalize(storage, self._shadows.pop, key, None)
         return found
@@ -120,26 +131,31 @@ class KnownValues(TorchFunctionMode):
         return None if shadow is None else _view(shadow, tensor)
 
     def is_exact(self, tensor: torch.Tensor) -> bool:
-        """Whether what is known of it was not invented."""
-        shadow = self._shadow(tensor) if self._is_ours(tensor) else None
-        return shadow.exact if shadow is not None else not self._is_ours(tensor)
+        """Whether nothing of what is known of it was invented."""
+        return self._doubt(tensor) == _EXACT
+
+    def _doubt(self, tensor: torch.Tensor) -> int:
+        if not self._is_ours(tensor):
+            return _EXACT
+        shadow = self._shadow(tensor)
+        return _INVENTED if shadow is None else shadow.doubt
 
     # --- computing on both ----------------------------------------------------------------------------------------
 
     def _compute(
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any, in_place: bool
     ) -> None:
-        read = args[1:] if name in _FORGETS else args
-        exact = (
-            name not in _RANDOM
-            and name not in _UNWRITTEN
-            and all(self.is_exact(item) for item in _tensors((read, kwargs)))
-        )
+        read = args[1:] if name in _FORGETS or name in _LIKE else args
+        doubt = max((self._doubt(item) for item in _tensors((read, kwargs))), default=_EXACT)
+        if name in _RANDOM or name in _UNWRITTEN:
+            doubt = _INVENTED
         before = {id(result): self._shadow(result) is not None for result in _tensors(results)}
         if in_place:
             for result in _tensors(results):
                 self._shadow_for(result)  # so that there is a twin to write to
-        twins = self._on_the_host(func, name, args, kwargs, exact)
+        twins = self._on_the_host(func, name, args, kwargs, doubt)
+        if doubt == _INVENTED and name in _EQUAL | _UNEQUAL:
+            doubt = _DECIDED
         twins = args[:1] if in_place and twins is not _NOTHING else twins
         for result, twin in zip(_tensors(results), _parts(twins, results), strict=True):
             if not self._is_kept(result):
@@ -148,23 +164,26 @@ class KnownValues(TorchFunctionMode):
             place = _view(shadow, result)
             if twin is None or (not in_place and twin.shape != place.shape):
                 place.zero_()
-                shadow.exact = False
+                shadow.doubt = _INVENTED
                 continue
             if not in_place and twin.untyped_storage().data_ptr() != place.untyped_storage().data_ptr():
                 place.copy_(twin)
             # One invented part makes a storage invented, unless all of it has just been written.
             whole = name != "__setitem__" and place.numel() * place.element_size() == shadow.data.numel()
             fresh = whole if in_place else whole or not before[id(result)]
-            shadow.exact = exact if fresh else exact and shadow.exact
+            shadow.doubt = doubt if fresh else max(doubt, shadow.doubt)
 
-    def _on_the_host(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], exact: bool) -> Any:
+    def _on_the_host(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], doubt: int) -> Any:
         """The same call on the twins; ``_NOTHING`` where it can't be made there."""
         if name in _RANDOM or name in _UNWRITTEN:
             return _NOTHING
-        if not exact and name in _EQUAL | _UNEQUAL:
+        if doubt == _INVENTED and name in _EQUAL | _UNEQUAL:
             return torch.full(_shape(name, args), name in _UNEQUAL, dtype=torch.bool, device="cpu")
         try:
             host = {key: self._map(value) for key, value in kwargs.items()}
+            if name in _LIKE:
+                shape = args[0].shape if name.endswith("_like") else (0,)
+                args = (torch.empty(shape, dtype=args[0].dtype, device="cpu"), *args[1:])
             if name in _CONSTRUCTORS:
                 host["device"] = "cpu"
             return func(*self._map(args), **host)
@@ -194,12 +213,9 @@ class KnownValues(TorchFunctionMode):
         return self.twin(tensor)
 
     def _scalar(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        said = func(*args, **kwargs)
         tensor = args[0]
-        if not self._is_ours(tensor):
-            return said
-        twin = self._asked(tensor)
-        return said if twin is None else func(twin, *args[1:], **kwargs)
+        twin = self._asked(tensor) if self._is_ours(tensor) else None
+        return func(*args, **kwargs) if twin is None else func(twin, *args[1:], **kwargs)
 
     def _arrived(self, name: str, args: tuple[Any, ...], out: Any) -> None:
         """What is known arrives with a copy into host memory."""
@@ -214,6 +230,9 @@ class KnownValues(TorchFunctionMode):
 
 
 _NOTHING = object()
+_AUTOGRAD: Any = torch.autograd
+_ENGINE = _AUTOGRAD._engine_run_backward
+"""What runs every backward pass, below the calls that a mode sees."""
 
 
 def _view(shadow: _Shadow, tensor: torch.Tensor) -> torch.Tensor:
@@ -259,9 +278,8 @@ def _asker() -> str:
 
 
 def _equal(mode: KnownValues, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    said = func(*args, **kwargs)
     twins = [mode._asked(item) for item in args[:2]]
-    return said if any(twin is None for twin in twins) else func(*twins)
+    return func(*args, **kwargs) if any(twin is None for twin in twins) else func(*twins)
 
 
 def _nonzero(mode: KnownValues, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -283,7 +301,7 @@ def _places(mode: KnownValues, mask: torch.Tensor) -> torch.Tensor:
     out = torch.empty((places.shape[1], places.shape[0]), dtype=torch.int64, device=mask.device).t()
     shadow = mode._shadow_for(out)
     _view(shadow, out).copy_(places)
-    shadow.exact = mode.is_exact(mask)
+    shadow.doubt = mode._doubt(mask)
     return out
 
 
@@ -305,6 +323,23 @@ def _masked_select(mode: KnownValues, func: Any, args: tuple[Any, ...], kwargs: 
     if not mode._is_ours(tensor) or mode.twin(mask) is None:
         return func(*args, **kwargs)
     return _get(mode, torch.Tensor.__getitem__, (tensor, mask.expand_as(tensor)), {})
+
+
+def _backward(mode: KnownValues, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """With the mode still there while the engine runs: what checkpointing recomputes asks as the forward pass did."""
+
+    def run(*inner: Any, **rest: Any) -> Any:
+        if mode in torch.overrides._get_current_function_mode_stack():  # a backward pass inside another's
+            return _ENGINE(*inner, **rest)
+        with mode:
+            return _ENGINE(*inner, **rest)
+
+    before = _AUTOGRAD._engine_run_backward
+    _AUTOGRAD._engine_run_backward = run
+    try:
+        return func(*args, **kwargs)
+    finally:
+        _AUTOGRAD._engine_run_backward = before
 
 
 def _plain(mode: KnownValues, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -334,6 +369,7 @@ _QUESTIONS: dict[str, Callable[[KnownValues, Any, tuple[Any, ...], dict[str, Any
     "where": _where,
     "__getitem__": _get,
     "masked_select": _masked_select,
+    "backward": _backward,
 }
 
 

@@ -14,6 +14,7 @@ from nooom.formulas.errors import UsageError, nearest
 SCHEMA_VERSION = 1
 
 SOURCES = ("measured", "emulated", "dryrun")
+DEVICES = ("cpu", "cuda", "phantom", "dryrun")
 STATUSES = ("ok", "oom", "timeout", "crashed", "killed")
 WEIGHTS = ("random", "pretrained")
 
@@ -95,19 +96,19 @@ class Measurement:
         if not isinstance(record, Mapping):
             raise RecordError(f"a measurement is a JSON object, not {type(record).__name__}")
         version = record.get("schema_version")
-        if version != SCHEMA_VERSION:
+        if type(version) is not int or version != SCHEMA_VERSION:
             raise RecordError(f"schema_version is {version!r}; this version of nooom reads {SCHEMA_VERSION}")
         _known_keys(record, cls, "measurement")
         for name in ("case_id", "case", "source", "device", "status", "phases"):
             if record.get(name) is None:
                 raise RecordError(f"{name} is missing")
-        for name, known in (("source", SOURCES), ("status", STATUSES), ("weights", WEIGHTS)):
-            value = record.get(name, "random")
-            if value not in known:
-                raise RecordError(f"{name} is {value!r}; {nearest(str(value), known)}")
         for name, kind in (("case_id", str), ("device", str), ("case", Mapping), ("phases", list)):
             if not isinstance(record[name], kind):
                 raise RecordError(f"{name} is not {kind.__name__.lower()}")
+        for name, known in (("source", SOURCES), ("device", DEVICES), ("status", STATUSES), ("weights", WEIGHTS)):
+            value = record.get(name, "random")
+            if value not in known:
+                raise RecordError(f"{name} is {str(value)[:40]!r}; {nearest(str(value)[:40], known)}")
         _check_parts(record)
         rest = {key: value for key, value in record.items() if key != "phases"}
         return cls(**rest, phases=[phase_from_json(item) for item in record["phases"]])
@@ -144,7 +145,7 @@ def phase_from_json(record: Any) -> Phase:
         if key.endswith("_bytes"):
             _check_bytes(value, f"{key} of phase {record['name']}")
     seconds = record.get("seconds")
-    if seconds is not None and (not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0):
+    if seconds is not None and (type(seconds) not in (int, float) or not math.isfinite(seconds) or seconds < 0):
         raise RecordError(f"seconds of phase {record['name']} is {seconds!r}, not a number of seconds or null")
     return Phase(**record)
 

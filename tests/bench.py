@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,11 +40,13 @@ def python(*arguments: str) -> Callable[[], Any]:
 
 def command_rows() -> list[tuple[str, str, float]]:
     bare = median_s(python("-c", "pass"))
-    rows = [("`python -c pass`", "1 (the unit of these four)", bare)]
+    rows = [("`python -c pass`", "1 (the unit of these six)", bare)]
     for name, arguments in (
         ("`import nooom.formulas.article`", ("-c", "import nooom.formulas.article")),
         ("`nooom --help`", ("-m", "nooom", "--help")),
         ("`nooom doctor --json`", ("-m", "nooom", "doctor", "--json")),
+        ("`nooom predict --by article`", ("-m", "nooom", "predict", "--model", MODEL, "--workload", "sft", "--json")),
+        ("`nooom validate --claims --json`", ("-m", "nooom", "validate", "--claims", "--json")),
     ):
         taken = median_s(python(*arguments))
         rows.append((name, f"{taken / bare:.1f}", taken))
@@ -87,8 +90,44 @@ def instrument_rows() -> list[tuple[str, str, float]]:
     ]
 
 
+CONTEXT = "import torch; torch.ones(1, device='cuda')"
+PHANTOM = f"""
+import os, subprocess, sys
+from nooom.formulas.gpus import find
+from nooom.profiler.phantom.launcher import Phantom
+with Phantom(find("a100-80gb")) as phantom:
+    subprocess.run([sys.executable, "-c", {CONTEXT!r}], env=phantom.environment(os.environ), check=True)
+"""
+
+
+def phantom_rows() -> list[tuple[str, str, float]]:
+    """Starting on a phantom beside importing torch, and what one more case takes; nothing without the CUDA build."""
+    cuda = ROOT / ".venv-cuda" / "bin" / "python"
+    if not cuda.exists():
+        return []
+
+    def seconds(*arguments: str) -> float:
+        return median_s(lambda: subprocess.run([cuda, *arguments], cwd=ROOT, check=True, capture_output=True), times=3)
+
+    def suite_s(folder: str, count: int) -> float:
+        suite, out = Path(folder) / f"{count}.toml", Path(folder) / "out"
+        lengths = ", ".join(str(64 * number) for number in range(1, count + 1))
+        suite.write_text(f'[[case]]\nmodel = "{MODEL}"\nworkload = "sft"\nseq = [{lengths}]\n', encoding="utf-8")
+        flags = ("--device", "phantom", "--gpu", "a100-80gb", "--out", str(out))
+        return seconds("-m", "nooom", "run", str(suite), *flags)
+
+    bare, context, launcher = seconds("-c", "import torch"), seconds("-c", PHANTOM), seconds("-c", "import subprocess")
+    with tempfile.TemporaryDirectory() as folder:
+        each = (suite_s(folder, 6) - suite_s(folder, 1)) / 5
+    return [
+        ("`import torch`, its CUDA build", "1 (the unit of these two)", bare),
+        ("a phantom, and a first tensor on it", f"{(context - launcher) / bare:.1f}", context - launcher),
+        ("one more case on a phantom, SmolLM2-135M sft", f"{60 / each:.0f} cases a minute", each),
+    ]
+
+
 def main() -> None:
-    rows = [*command_rows(), *child_rows(), *instrument_rows()]
+    rows = [*command_rows(), *child_rows(), *instrument_rows(), *phantom_rows()]
     lines = [
         "# What nooom's own work costs",
         "",

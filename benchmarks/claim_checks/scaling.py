@@ -10,6 +10,7 @@ from nooom.benchmarks.claim_checks.shapes import real, stated, tables
 from nooom.benchmarks.claim_checks.words import Finding, judged, span
 from nooom.formulas import article
 from nooom.formulas.claims import Claim
+from nooom.formulas.errors import UsageError
 
 _LAYERS, _HIDDEN, _HEADS, _BATCH, _SEQ = 32, 4096, 32, 8, 2048
 """The article's 7B example."""
@@ -34,6 +35,9 @@ def scaling(claim: Claim, evidence: Evidence) -> Finding:
     records = told.get("records", ())
     if records:
         few, many = (evidence.record(name) for name in records)
+        differ = [size for size in ("batch", "seq") if few.case[size] != many.case[size]]
+        if differ != [told["by"]]:
+            raise UsageError(f"claim {claim.id}: {' and '.join(records)} differ in {differ}, not in {told['by']} alone")
         growth = (peak(many) - held(many)) / (peak(few) - held(few))
         ratios[f"measured, {' and '.join(records)}"] = 2 * growth / (tokens(many) / tokens(few))
     word, found = judged(claim, ratios.values())

@@ -45,7 +45,10 @@ def predict(request: Request) -> int:
         raise UsageError("--gpu-memory gives a named GPU another capacity: add --gpu NAME")
     gpu = find(request.gpu, request.gpu_memory) if request.gpu is not None else None
     case = Case.from_dict(request.flags)
-    asked = sources.sources(request.by, request.estimators)
+    emulated, by = sources.split(request.by)
+    if emulated and gpu is None:
+        raise UsageError("--by phantom plays a GPU: add --gpu NAME, e.g. --gpu a100-80gb")
+    asked = {} if emulated and by is None and not request.estimators else sources.sources(by, request.estimators)
     model, shape = resolve_case(case)
     if model.key is None and model.name != case.model:  # the zoo's own spelling
         case = Case.from_dict({**request.flags, "model": model.name})
@@ -54,6 +57,8 @@ def predict(request: Request) -> int:
         began = time.perf_counter()
         said = source(case, shape)
         predictions.append(_as_json(name, said, case, gpu, time.perf_counter() - began))
+    if emulated and gpu is not None:
+        predictions.append(_emulated(case, gpu))
     document = {
         "schema_version": SCHEMA_VERSION,
         "case": case.to_dict(),
@@ -77,6 +82,15 @@ def _gpu(gpu: GPU) -> dict[str, Any]:
         "usable_bytes": gpu.usable_bytes,
         "source": gpu.source,
     }
+
+
+def _emulated(case: Case, gpu: GPU) -> dict[str, Any]:
+    from nooom.benchmarks.emulation import as_prediction, emulate
+
+    began = time.perf_counter()
+    said = as_prediction(emulate(case, gpu), gpu)
+    empty = _as_json(sources.EMULATED, None, case, gpu, 0.0)
+    return {**empty, **said, "seconds": round(time.perf_counter() - began, 3)}
 
 
 def _as_json(name: str, said: sources.Prediction | None, case: Case, gpu: GPU | None, seconds: float) -> dict[str, Any]:

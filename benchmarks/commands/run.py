@@ -207,9 +207,10 @@ def _show(records: Sequence[Measurement], as_json: bool, shapes: Mapping[str, Mo
         return
     from nooom.benchmarks.compare import compare
     from nooom.benchmarks.frame import as_frame
+    from nooom.benchmarks.reports.console import console as report_console
     from nooom.benchmarks.reports.terminal import show
 
-    console = Console()
+    console = report_console()
     show(compare(as_frame(records), shapes=shapes), console)
     if any(record.case.get("checkpointing") is False for record in records):
         console.print(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nooom.formulas.case import Case
-from nooom.formulas.errors import NooomError, UsageError, nearest
+from nooom.formulas.errors import UsageError, nearest
 from nooom.formulas.shape import ModelShape
 
 if TYPE_CHECKING:
@@ -162,9 +162,14 @@ def _on_path(folder: str | None) -> Iterator[None]:
 def _function(name: str, module: str, path: str) -> Estimator:
     found: Any = _import(name, module)
     for attribute in path.split("."):
-        if not hasattr(found, attribute):
-            raise UsageError(f"{name}: {module} has no {path}")
-        found = getattr(found, attribute)
+        try:
+            found = getattr(found, attribute)
+        except AttributeError as error:
+            raise UsageError(f"{name}: {module} has no {path}") from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # an attribute may be computed, or imported only now
+            raise UsageError(f"{name}: {module}'s {path} failed: {_says(error)}") from error
     if not callable(found):
         raise UsageError(f"{name}: {path} is no function, but {_kind(found)}")
     estimator: Estimator = found
@@ -179,7 +184,9 @@ def _import(name: str, module: str) -> Any:
         if error.name is not None and f"{module}.".startswith(f"{error.name}."):
             raise UsageError(f"{name}: no module {module}, installed or in this folder") from error
         raise UsageError(f"{name}: {module} can't be imported: {_says(error)}") from error
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise UsageError(f"{name}: {module} can't be imported: {_says(error)}") from error
 
 
@@ -187,16 +194,18 @@ def estimate(name: str, estimator: Estimator, case: Case, shape: ModelShape) -> 
     """What an estimator says of a case, in bytes by component.
 
     Raises:
-        NooomError: it raised, or what it gave back are no components.
+        UsageError: it raised, or what it gave back are no components.
     """
     try:
         with _quiet():
             said = estimator(case, shape)
             return None if said is None else _components(said)
     except _NoComponentsError as error:
-        raise NooomError(f"{name} on {case.label()}: {error}") from error
-    except (Exception, SystemExit) as error:
-        raise NooomError(f"{name} on {case.label()} failed: {_says(error)}") from error
+        raise UsageError(f"{name} on {case.label()}: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise UsageError(f"{name} on {case.label()} failed: {_says(error)}") from error
 
 
 class _NoComponentsError(Exception):
@@ -245,9 +254,9 @@ def _kind(value: Any) -> str:
 
 
 def _says(error: BaseException) -> str:
-    """An exception in one line."""
+    """An exception in one line, without what a terminal would obey."""
     try:
-        text = " ".join(str(error).split())[:200]
+        text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(str(error).split())[:200])
     except Exception:  # its own words may be broken as well
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -84,10 +84,12 @@ def resolve_case(case: Case) -> tuple[Model, ModelShape]:
     """A case's model and its sizes.
 
     Raises:
-        UsageError: as :func:`resolve`; a config that is no decoder-only model's; a case longer than the model's table
-            of positions.
+        UsageError: as :func:`resolve`; a config that is no decoder-only model's, or a quantized checkpoint's, whose
+            weights are not what its sizes say; a case longer than the model's table of positions.
     """
     model = resolve(case.model)
+    if model.config.get("quantization_config"):
+        raise UsageError(f"{case.model} is a quantized checkpoint (quantization_config), which is not built yet")
     shape = ModelShape.from_config(model.config, where=model.name)
     length = case.seq + (case.new_tokens or 0)
     if shape.learned_positions and shape.max_position is not None and length > shape.max_position:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from nooom.benchmarks.calibration import COLLINEAR, Fit, Fitted
+from nooom.benchmarks.reports.console import console as new_console
 from nooom.formulas.errors import UsageError
 
 SCHEMA_VERSION = 1
@@ -148,7 +149,7 @@ def _constants(constants: Sequence[Fitted], table: Table) -> list[str]:
 
 def show(tables: Sequence[Table], written: Sequence[Path]) -> None:
     """Print every table and where the files are."""
-    console = Console(markup=False, highlight=False)
+    console = new_console()
     for table in tables:
         console.print(
             f"{table.source}, {table.evidence}: {table.gpu}, {table.folder.name}", style="bold", soft_wrap=True

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nooom.benchmarks.reports.console import console as new_console
 from nooom.benchmarks.verdicts import Verdict, counts
 
 
 def show(found: Sequence[Verdict]) -> None:
     """Print the table and the counts; what is broken stands out."""
-    console = Console(markup=False, highlight=False)
+    console = new_console()
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
     table.add_column("line", justify="right", no_wrap=True)
     table.add_column("claim", overflow="fold", ratio=3)

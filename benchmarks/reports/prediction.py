@@ -6,26 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from nooom.benchmarks.reports.console import console as new_console
 from nooom.benchmarks.reports.figures import gib
 
 
 def show(label: str, document: Mapping[str, Any]) -> None:
     """Print what ``nooom predict --json`` holds."""
-    console = Console(highlight=False)
+    console = new_console()
     predictions, gpu = document["predictions"], document["gpu"]
-    console.print(f"[bold]{escape(label)}[/]{_on(gpu)}", soft_wrap=True)
+    console.print(Text.assemble((label, "bold"), _on(gpu)), soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
     table.add_column("GiB", overflow="fold")
     for prediction in predictions:
-        table.add_column(escape(prediction["source"]), justify="right", overflow="fold")
+        table.add_column(prediction["source"], justify="right", overflow="fold")
     for name in dict.fromkeys(name for prediction in predictions for name in prediction["components"]):
         sizes = [prediction["components"].get(name) for prediction in predictions]
         if any(size is not None for size in sizes):
-            table.add_row(escape(name), *map(gib, sizes))
+            table.add_row(name, *map(gib, sizes))
     table.add_section()
     table.add_row("max_memory_allocated", *(gib(p["allocated_bytes"]) for p in predictions), style="bold")
     table.add_row("in phase", *(p["peak_phase"] or "-" for p in predictions))
@@ -33,7 +33,7 @@ def show(label: str, document: Mapping[str, Any]) -> None:
         table.add_row("fits", *map(_fits, predictions), style="bold")
     console.print(table)
     for note in dict.fromkeys(note for prediction in predictions for note in prediction["uncertainties"]):
-        console.print(f"{escape(note)}.", style="dim", soft_wrap=True)
+        console.print(f"{note}.", style="dim", soft_wrap=True)
 
 
 def _on(gpu: Mapping[str, Any] | None) -> str:

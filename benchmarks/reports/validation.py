@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from nooom.benchmarks import scores
 from nooom.benchmarks.compare import Row
 from nooom.benchmarks.reports import terminal
+from nooom.benchmarks.reports.console import console as new_console
 from nooom.benchmarks.reports.figures import gib, percent
 
 HEAD = ("n", "median", "p95", "worst", "under", "PEF", "MCP, GiB")
@@ -18,7 +18,7 @@ HEAD = ("n", "median", "p95", "worst", "under", "PEF", "MCP, GiB")
 
 def show(rows: Sequence[Row], names: Sequence[str]) -> None:
     """Print both tables."""
-    console = Console(markup=False, highlight=False)
+    console = new_console()
     terminal.show(rows, console, names)
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, title="peaks", title_justify="left")
     table.add_column("source and cases", overflow="fold")

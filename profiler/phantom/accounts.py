@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,12 +44,16 @@ def written(gpus: Sequence[GPU]) -> bytes:
     return (_HEAD.pack(_MAGIC, _SIZE, len(gpus)) + table).ljust(_SIZE, b"\0")
 
 
+def uuid_of(gpu: GPU, number: int) -> uuid.UUID:
+    """By which programs know the number-th of these GPUs, the same in every run."""
+    return uuid.UUID(bytes=hashlib.sha256(f"{gpu.name} {number}".encode()).digest()[:16])
+
+
 def _packed(gpu: GPU, number: int) -> bytes:
-    uuid = hashlib.sha256(f"{gpu.name} {number}".encode()).digest()[:16]  # the same in every run
     major, minor = gpu.compute_capability
     return _GPU.pack(
-        gpu.device_name.encode()[:63], uuid, gpu.total_bytes, gpu.context_bytes or 0, major, minor, gpu.sms,
-        gpu.max_threads_per_sm,
+        gpu.device_name.encode()[:63], uuid_of(gpu, number).bytes, gpu.total_bytes, gpu.context_bytes or 0,
+        major, minor, gpu.sms, gpu.max_threads_per_sm,
     )  # fmt: skip
 
 

@@ -41,6 +41,9 @@ _CALLS = re.compile(
 )
 _BY_NAME = re.compile(rb"\0((?:nvml|cu)[A-Z]\w{2,60})(?=\0)")
 """What is looked up by name at run time stands as a string in torch's libraries."""
+_TRITON = Path("triton", "backends", "nvidia", "driver.c")
+"""Beside torch: Triton compiles it on first use and links it against the driver."""
+_DRIVER_CALLS = re.compile(r"\bcu[A-Z]\w{2,60}")
 _FAILS = {"nvml": 3}
 """NVML's calls that are not ours say "not supported"; all others succeed."""
 
@@ -136,14 +139,21 @@ def _cache() -> Path:
 
 
 def _identity(torch: Torch) -> str:
-    """Of everything that goes in: our sources, and torch's libraries by name, size and time."""
+    """Of everything that goes in: our sources, torch's libraries by name, size and time, and Triton's driver."""
     digest = hashlib.sha256(f"{torch.folder} {torch.headers}".encode())
     for path in [Path(__file__), *sorted(_SOURCE.rglob("*.[ch]"))]:
         digest.update(path.read_bytes())
     for path in _libraries(torch):
         found = path.stat()
         digest.update(f"{path.name} {found.st_size} {found.st_mtime_ns}".encode())
+    digest.update(_triton(torch).encode())
     return digest.hexdigest()[:16]
+
+
+def _triton(torch: Torch) -> str:
+    """The source of Triton's driver, or nothing where it isn't installed."""
+    path = torch.folder.parent.parent / _TRITON
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def _libraries(torch: Torch) -> list[Path]:
@@ -168,12 +178,12 @@ def _compile(torch: Torch, work: Path) -> None:
 
 
 def _wanted(torch: Torch) -> set[str]:
-    """Every call into CUDA's libraries that torch makes, linked or by name."""
+    """Every call into CUDA's libraries that torch makes, linked or by name, and Triton's into the driver."""
     linked = {name for name in _symbols(_libraries(torch), "--undefined-only", "-D") if _CALLS.fullmatch(name)}
     named = set()
     for path in _libraries(torch)[:2]:
         named |= {name.decode() for name in _BY_NAME.findall(path.read_bytes())}
-    return linked | named
+    return linked | named | set(_DRIVER_CALLS.findall(_triton(torch)))
 
 
 def _stubs(names: Iterable[str]) -> str:

@@ -12,12 +12,20 @@ SMOL = "HuggingFaceTB/SmolLM2-135M"
 
 
 @pytest.mark.skipif(not can_fork(), reason="the limit is for a forked child")
-def test_256_new_tokens_stay_under_3_gib_with_the_instrument_on() -> None:
+def test_128_new_tokens_stay_under_3_gib_with_the_instrument_on() -> None:
     """The pass with the instrument alone: the pass without it has nothing to pile up.
 
-    Two targets instead of all linear layers: a third of the adapters, still two million events.
+    Two targets instead of all linear layers: a third of the adapters, still a million events.
     """
-    settings = {"batch": 2, "group_size": 2, "seq": 16, "new_tokens": 256, "steps": 1, "lora_targets": "q_proj,v_proj"}
+    settings = {
+        "batch": 2,
+        "group_size": 2,
+        "seq": 16,
+        "new_tokens": 128,
+        "steps": 1,
+        "lora_targets": "q_proj,v_proj",
+        "dtype": "fp32",
+    }  # bf16 takes minutes without AVX-512
     case = Case.from_dict({"model": SMOL, "workload": "grpo", **settings})
     job = {
         "workload": "nooom.benchmarks.workloads.run:run",
@@ -30,6 +38,6 @@ def test_256_new_tokens_stay_under_3_gib_with_the_instrument_on() -> None:
     assert outcome.status == "ok", outcome.log
     assert [phase["name"] for phase in outcome.answer["phases"]] == ["load", "rollout", "reference", "update"]
     profiler = outcome.answer["notes"]["profiler"]
-    assert profiler["events"] > 1_000_000
-    assert profiler["sessions"] > 2 * 256
+    assert profiler["events"] > 500_000
+    assert profiler["sessions"] > 2 * 128
     assert profiler["rss_peak_bytes"] < 3 << 30

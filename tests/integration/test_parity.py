@@ -1,6 +1,7 @@
 """The sft workload against what others would write: a plain HF Trainer, and ten lines under torch.profiler.
 
-Each runs in a process of its own, because the profiler's figures count from the process's first tensor.
+Each runs in a process of its own, because the profiler's figures count from the process's first tensor.  Weights are
+fp32: without AVX-512, the CPU's bf16 products take a hundred times as long.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def work():
             for _ in range(batch * accumulation * 3)]
     for row in rows:
         row["labels"] = row["input_ids"].clone()
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32)
     arguments = TrainingArguments(
         output_dir=sys.argv[2], use_cpu=True, max_steps=3, per_device_train_batch_size=batch,
         gradient_accumulation_steps=accumulation, gradient_checkpointing=checkpointing,
@@ -60,7 +61,7 @@ def work():
 TEN_LINES = """
 def work():
     from transformers import AutoConfig, AutoModelForCausalLM
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.bfloat16).train()
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32).train()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     for _ in range(3):
         ids = torch.randint(1, 8000, (batch, seq))
@@ -91,7 +92,9 @@ def run_alone(program: str, settings: dict[str, Any], folder: Path) -> int:
 
 def measured(nooom: Any, folder: Path, *flags: object) -> int:
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    completed = nooom("run", "--model", folder, "--workload", "sft", *flags, "--device", "cpu", "--json")
+    completed = nooom(
+        "run", "--model", folder, "--workload", "sft", "--dtype", "fp32", *flags, "--device", "cpu", "--json"
+    )
     assert completed.returncode == 0, completed.stderr
     (measurement,) = json.loads(completed.stdout)["measurements"]
     assert measurement["status"] == "ok", measurement["error"]
@@ -105,7 +108,7 @@ def measured(nooom: Any, folder: Path, *flags: object) -> int:
         ((), {}),
         (("--checkpointing",), {"checkpointing": True}),
         (("--grad-accumulation", 2), {"accumulation": 2}),
-        (("--autocast", "bf16"), {"autocast": True}),
+        (("--autocast", "bf16", "--seq", 32), {"autocast": True, "seq": 32}),
     ],
     ids=["plain", "checkpointing", "accumulation", "autocast"],
 )

@@ -15,7 +15,7 @@ from nooom.benchmarks.estimators import registry
 from nooom.benchmarks.models.zoo import resolve_case
 from nooom.benchmarks.sources import sources
 from nooom.formulas.case import Case
-from nooom.formulas.errors import NooomError, UsageError
+from nooom.formulas.errors import UsageError
 from nooom.formulas.shape import ModelShape
 
 CASE = Case(model="HuggingFaceTB/SmolLM2-135M", workload="inference", batch=2, seq=64)
@@ -228,7 +228,7 @@ def test_whole_numbers_of_any_type_are_bytes() -> None:
     ],
 )
 def test_what_are_no_components_is_refused(value: Any, says: str) -> None:
-    with pytest.raises(NooomError) as caught:
+    with pytest.raises(UsageError) as caught:
         ask(giving(value))
     assert str(caught.value).startswith("mine on SmolLM2-135M inference 2x64: ")
     assert says in str(caught.value)
@@ -253,15 +253,24 @@ def raising(error: BaseException) -> registry.Estimator:
         (ValueError("one\n two"), "ValueError: one two"),
         (ZeroDivisionError(), "ZeroDivisionError"),
         (SystemExit(2), "SystemExit: 2"),
+        (GeneratorExit("x"), "GeneratorExit: x"),
+        (BaseException(), "BaseException"),
+        (ValueError("\x1b[31mred\0"), "ValueError: \\x1b[31mred\\x00"),
         (Wordless(), "Wordless"),
         (RuntimeError("x" * 10_000), "RuntimeError: xxx"),
     ],
 )
 def test_what_it_raises_names_the_estimator_the_case_and_the_exception(error: BaseException, says: str) -> None:
-    with pytest.raises(NooomError) as caught:
+    with pytest.raises(UsageError) as caught:
         ask(raising(error))
     assert str(caught.value).startswith(f"mine on SmolLM2-135M inference 2x64 failed: {says}")
     assert len(str(caught.value)) < 400
+
+
+def test_an_attribute_that_fails_when_it_is_asked_for_is_one_line(write: Write) -> None:
+    module = write("def __getattr__(name):\n    raise KeyError(name)\n")
+    with pytest.raises(UsageError, match=f"{module}'s estimate failed: KeyError: 'estimate'"):
+        registry.find(f"{module}:estimate")
 
 
 def test_the_keyboard_still_interrupts() -> None:

@@ -89,3 +89,18 @@ def test_nothing_to_read_is_an_error_that_says_where(tmp_path: Path, name: str, 
     (tmp_path / "empty" / "measurements.jsonl").write_text("")
     with pytest.raises(UsageError, match=f"{name}: {says}"):
         nooom.load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"phases": [Phase(name="load"), Phase(name="load")]}, "phase 'load' stands there twice"),
+        ({"phases": [Phase(name="\x1b[31m")]}, r"name of a phase is '\\x1b\[31m', which is not printable"),
+        ({"gpu": {"name": "a\nb"}}, r"name of the gpu is 'a\\nb', which is not printable"),
+        ({"fingerprint": {"torch": "\0"}}, r"version of torch is '\\x00', which is not printable"),
+    ],
+)
+def test_what_no_table_can_show_is_refused_with_its_place(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    path = write(tmp_path / "measurements.jsonl", measurement(), measurement(**change))
+    with pytest.raises(UsageError, match=rf"measurements\.jsonl:2: {says}"):
+        nooom.load(path)

@@ -42,7 +42,7 @@ def test_names_are_taken_once_and_in_order() -> None:
         ("", "unknown"),
         ("article,", "unknown"),
         ("derived", "--by derived is not built yet"),
-        ("phantom", "--by phantom is not built yet"),
+        ("phantom", "--by phantom runs the case, which is for nooom predict"),
     ],
 )
 def test_a_name_that_is_no_source_is_refused(by: str, says: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import shutil
@@ -336,3 +337,10 @@ def test_the_commands_refuse_what_is_no_path() -> None:
     for main in (verdicts.main, flops.main, defaults.main):
         with pytest.raises(UsageError, match="one argument is right"):
             main([])
+
+
+def test_a_pair_of_runs_that_differs_in_something_else_is_no_evidence_of_doubling() -> None:
+    claim = next(claim for claim in claims() if claim.id == "activations-by-batch")
+    other = dataclasses.replace(claim, parameters={**claim.parameters, "by": "seq"})
+    with pytest.raises(UsageError, match=r"M1184 and M1187 differ in \['batch'\], not in seq alone"):
+        verdicts.verdicts(of=[other])

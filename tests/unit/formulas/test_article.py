@@ -43,7 +43,7 @@ def test_the_table_does_not_follow_from_its_formula() -> None:
 
 def test_adam_is_12_bytes_and_momentum_4_whatever_the_precision() -> None:
     assert article.optimizer_bytes(7 * 10**9, "adamw") == 84e9
-    assert article.optimizer_bytes(7 * 10**9, "sgd-momentum") == 28e9
+    assert article.optimizer_bytes(7 * 10**9, "sgd-momentum") == article.sgd_momentum_bytes(7 * 10**9) == 28e9
     assert article.optimizer_bytes(7, "sgd") == 0
     assert article.optimizer_bytes(7, "adafactor") is None
     assert article.adam_bytes(1) == {"moment": 4, "variance": 4, "master": 4}

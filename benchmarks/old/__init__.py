@@ -1,0 +1,1 @@
+"""Published runs played again with the versions of their time, in an environment of their own (``make oracle-old``)."""
