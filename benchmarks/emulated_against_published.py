@@ -32,8 +32,8 @@ and no tokens follow the prompt, whose pass is the peak of these runs."""
 
 _NEAR = "what was printed explains all but {share:.3%}; the rest was not traced"
 _SMALL_MODEL = (
-    "not named: transformers 4.48.1 with torch 2.4.1 and the stand-in for flash-attn is within 1.1 MB of today's figure, "
-    "so neither attention nor what changed since then explains it"
+    "not named: transformers 4.48.1 with torch 2.4.1 and the stand-in for flash-attn is within 1.1 MB of today's "
+    "figure, so neither attention nor what changed since those versions explains it"
 )
 _LORA = (
     "at its peak the published run still had the bf16 logits [{tokens}, 32001] ({logits:,} B) and the bf16 output of "

@@ -131,3 +131,25 @@ def test_the_record_says_who_asked(known: KnownValues) -> None:
     (line,) = summary(known.invented.most_common())
     assert line["times"] == 1
     assert line["asked_by"].endswith(f"test_known_values.py:{line['asked_by'].rpartition(':')[2]}")
+
+
+def test_a_mask_made_like_sampled_tokens_is_known_all_the_same(known: KnownValues) -> None:
+    tokens = torch.multinomial(torch.rand(2, 50, device="meta"), 4)
+    for mask in (torch.ones_like(tokens), tokens.new_ones((2, 4)), torch.full_like(tokens, 1)):
+        assert known.is_exact(mask)
+        assert bool(mask.all())
+
+
+def test_what_is_recomputed_in_the_backward_pass_gets_the_same_answers(known: KnownValues) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    mask = torch.ones((2, 8), dtype=torch.bool, device="meta")
+    answers = []
+
+    def layer(x: Any) -> Any:
+        answers.append(bool(mask.all()))
+        return x * 2
+
+    x = torch.randn(2, 8, device="meta", requires_grad=True)
+    checkpoint(layer, x, use_reentrant=False).sum().backward()
+    assert answers == [True, True]
