@@ -25,6 +25,15 @@ app = typer.Typer(
 _INTERRUPTED = 130
 _ESTIMATOR = "anyone's estimator as one more source: (Case, ModelShape) -> components in bytes; may be repeated"
 
+# Options that several commands have alike.
+_Json = Annotated[bool, typer.Option("--json", help="one JSON document on stdout")]
+_Capacity = Annotated[str | None, typer.Option(metavar="200GiB", help="that GPU with another capacity")]
+_Played = Annotated[str | None, typer.Option(help="the GPU that a phantom plays: h100-80gb, a100-80gb, ...")]
+_Estimators = Annotated[list[str] | None, typer.Option(metavar="MODULE:FUNCTION", help=_ESTIMATOR)]
+_Sources = Annotated[
+    str | None, typer.Option(help="sources with commas: article, an estimator's name, or all", show_default=False)
+]
+
 
 @app.callback()
 def _root() -> None:
@@ -40,15 +49,15 @@ def run(
     *,
     flags: Mapping[str, Any],
     device: Annotated[str, typer.Option(help="auto, cuda, cpu or phantom (auto: the GPU when there is one)")] = "auto",
-    gpu: Annotated[str | None, typer.Option(help="the GPU that a phantom plays: h100-80gb, a100-80gb, ...")] = None,
-    gpu_memory: Annotated[str | None, typer.Option(metavar="200GiB", help="that GPU with another capacity")] = None,
+    gpu: _Played = None,
+    gpu_memory: _Capacity = None,
     out: Annotated[Path, typer.Option(help="where measurements.jsonl is kept; appended to")] = Path("nooom-results"),
     resume: Annotated[bool, typer.Option("--resume", help="skip cases that the out folder has finished")] = False,
     shard: Annotated[str | None, typer.Option(metavar="K/N", help="only the K-th of N parts")] = None,
     budget: Annotated[str | None, typer.Option(metavar="9m", help="start no case after this time")] = None,
     timeout: Annotated[str, typer.Option(metavar="30m", help="limit for one case's process")] = "30m",
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="run a model's own code")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+    as_json: _Json = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="show what the cases' processes print")] = False,
 ) -> int:
     """Measure the peaks of our cases, each in a fresh process, beside what the formulas say.
@@ -82,13 +91,13 @@ def measure(
     ] = None,
     *,
     device: Annotated[str, typer.Option(help="auto, cuda or phantom (auto: by --gpu, or what is there)")] = "auto",
-    gpu: Annotated[str | None, typer.Option(help="the GPU that a phantom plays: h100-80gb, a100-80gb, ...")] = None,
-    gpu_memory: Annotated[str | None, typer.Option(metavar="200GiB", help="that GPU with another capacity")] = None,
+    gpu: _Played = None,
+    gpu_memory: _Capacity = None,
     gpus: Annotated[int | None, typer.Option(metavar="N", help="how many of them (default: 1)")] = None,
     snapshot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="PyTorch's memory snapshot; FILE.PID with several processes")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+    as_json: _Json = False,
 ) -> int:
     """Measure anyone's command, unmodified: the peaks of each of its processes; exits as the command does.
 
@@ -115,13 +124,13 @@ def predict(
     *,
     flags: Mapping[str, Any],
     gpu: Annotated[str | None, typer.Option(help="does it fit there? h100-80gb, a100-80gb, ...")] = None,
-    gpu_memory: Annotated[str | None, typer.Option(metavar="200GiB", help="that GPU with another capacity")] = None,
+    gpu_memory: _Capacity = None,
     by: Annotated[
         str | None,
         typer.Option(help="sources with commas: article, phantom, an estimator's name, or all", show_default=False),
     ] = None,
-    estimator: Annotated[list[str] | None, typer.Option(metavar="MODULE:FUNCTION", help=_ESTIMATOR)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+    estimator: _Estimators = None,
+    as_json: _Json = False,
 ) -> int:
     """Predict what a case takes, component by component, and whether it fits.
 
@@ -141,12 +150,10 @@ def validate(
     ] = None,
     *,
     claims: Annotated[bool, typer.Option("--claims", help="the article's claims and their verdicts")] = False,
-    by: Annotated[
-        str | None, typer.Option(help="sources with commas: article, an estimator's name, or all", show_default=False)
-    ] = None,
-    estimator: Annotated[list[str] | None, typer.Option(metavar="MODULE:FUNCTION", help=_ESTIMATOR)] = None,
+    by: _Sources = None,
+    estimator: _Estimators = None,
     strict: Annotated[bool, typer.Option("--strict", help="exit code 1 where a claim is broken")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+    as_json: _Json = False,
 ) -> int:
     """Hold predictions against measurements: errors by case and phase, and each source's scores.
 
@@ -167,12 +174,10 @@ def calibrate(
         list[Path] | None, typer.Argument(help="measurements.jsonl files or folders of them", show_default=False)
     ] = None,
     *,
-    by: Annotated[
-        str | None, typer.Option(help="sources with commas: article, an estimator's name, or all", show_default=False)
-    ] = None,
-    estimator: Annotated[list[str] | None, typer.Option(metavar="MODULE:FUNCTION", help=_ESTIMATOR)] = None,
+    by: _Sources = None,
+    estimator: _Estimators = None,
     out: Annotated[Path, typer.Option(help="where <gpu>/<versions>/constants.* go")] = Path("results/calibration"),
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+    as_json: _Json = False,
 ) -> int:
     """Fit a source's constants to measurements, and say which of them the measurements can't tell.
 
@@ -186,7 +191,7 @@ def calibrate(
 
 
 @app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False) -> int:
+def doctor(as_json: _Json = False) -> int:
     """Say what is here: GPU, driver, NVML, versions, and what would stop a run, each with its remedy.
 
     Example: nooom doctor --json

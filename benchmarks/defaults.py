@@ -6,16 +6,15 @@ quoted, with repository, commit and line, from ``claim_checks/facts.toml``.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
+from nooom.benchmarks.claim_checks import recorded
 from nooom.benchmarks.claim_checks.evidence import Evidence
-from nooom.formulas.errors import NooomError, UsageError
+from nooom.formulas.errors import NooomError
 
 SCHEMA_VERSION = 1
 
@@ -58,11 +57,7 @@ def document() -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     """Raises UsageError unless given one path."""
-    if len(arguments) != 1:
-        raise UsageError("one argument is right: the file to write")
-    path = Path(arguments[0])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document(), indent=1) + "\n", encoding="utf-8")
+    recorded.write(document, arguments)
 
 
 if __name__ == "__main__":

@@ -102,8 +102,8 @@ def uncertainties(record: Measurement, gpu: GPU) -> list[str]:
             f"PyTorch takes cuDNN's attention on {gpu.name}, whose workspace only the hardware knows: flash was "
             "played; --attention sdpa-flash pins it on the hardware too"
         )
-    if gpu.context_bytes is None:
-        found.append(f"the size of the CUDA context on {gpu.name} is unknown and counted as nothing")
+    if gpu.caveat is not None:
+        found.append(gpu.caveat)
     invented = record.fingerprint.get("invented_answers") or []
     return found + [
         f"an answer that no kernel computed was invented {line['times']} times: {line['asked_by']}" for line in invented

@@ -8,16 +8,15 @@ attention; what is elementwise is not counted, and time is not measured.
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
+from nooom.benchmarks.claim_checks import recorded
 from nooom.benchmarks.models.zoo import resolve_case
 from nooom.formulas.case import Case
-from nooom.formulas.errors import NooomError, UsageError
+from nooom.formulas.errors import NooomError
 
 MODELS = ("Qwen/Qwen2.5-7B", "meta-llama/Llama-3.1-8B", "HuggingFaceTB/SmolLM2-135M")
 LORA: dict[str, Any] = {"lora_rank": 16, "lora_targets": "all-linear"}
@@ -103,11 +102,7 @@ def document() -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     """Raises UsageError unless given one path."""
-    if len(arguments) != 1:
-        raise UsageError("one argument is right: the file to write")
-    path = Path(arguments[0])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document(), indent=1) + "\n", encoding="utf-8")
+    recorded.write(document, arguments)
 
 
 if __name__ == "__main__":

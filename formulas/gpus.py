@@ -53,6 +53,13 @@ class GPU:
         return self.total_bytes - (self.context_bytes or 0)
 
     @property
+    def caveat(self) -> str | None:
+        """What is to be said beside a verdict on it; None where nothing is unknown."""
+        if self.context_bytes is not None:
+            return None
+        return f"the size of the CUDA context on {self.name} is unknown and counted as nothing"
+
+    @property
     def source(self) -> str:
         """Where each figure comes from, in one line."""
         return f"memory: {self.total_source}; context: {self.context_source}; processors: {self.processor_source}"

@@ -124,6 +124,6 @@ def _uncertainties(name: str, said: sources.Prediction | None, case: Case, gpu: 
     known = {*said.components, *_ABSENT.get(case.workload, ())}
     missing = [component for component in COMPONENTS if component not in known]
     found = [f"{name} says nothing of {', '.join(missing)}"] if missing else []
-    if gpu is not None and gpu.context_bytes is None:
-        found.append(f"the size of the CUDA context on {gpu.name} is unknown and counted as nothing")
+    if gpu is not None and gpu.caveat is not None:
+        found.append(gpu.caveat)
     return found
