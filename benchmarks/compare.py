@@ -21,6 +21,10 @@ METRIC = "max_memory_allocated"
 _ARTICLE: Mapping[str, Source] = {"article": predict_article}
 
 
+def _evidence(source: str, device: str) -> str:
+    return f"{source} on {device}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One phase of one measurement, and what each source predicted for it (missing where it says nothing)."""
@@ -42,7 +46,7 @@ class Row:
     @property
     def evidence(self) -> str:
         """The words for what ran: ``measured on cuda``."""
-        return f"{self.source} on {self.device}"
+        return _evidence(self.source, self.device)
 
     def error(self, source: str) -> float | None:
         """Signed relative error of a source; None where either side is unknown."""
@@ -64,6 +68,11 @@ class Compared:
     """The columns that all its phases share."""
     measured: Mapping[str, int]
     """max_memory_allocated by phase, in bytes; unknown phases are left out."""
+
+    @property
+    def evidence(self) -> str:
+        """As :attr:`Row.evidence`."""
+        return _evidence(self.facts["source"], self.facts["device"])
 
 
 def compare(

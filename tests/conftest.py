@@ -31,6 +31,25 @@ TINY = {
 }
 
 
+SMALL = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 512,
+    "vocab_size": 8000,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.fixture
+def small_config() -> dict[str, object]:
+    """A llama of some million parameters, whose peak is more than rounding: what parity is tested with."""
+    return dict(SMALL)
+
+
 @pytest.fixture
 def tiny_config() -> dict[str, object]:
     """A llama of 137 thousand parameters: every code path, no waiting."""

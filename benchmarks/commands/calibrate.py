@@ -103,8 +103,7 @@ def _alike(records: Sequence[Compared]) -> Mapping[tuple[str, str, tuple[tuple[s
     """The records by what one table may hold: one GPU, one kind of evidence, one set of versions."""
     found: dict[tuple[str, str, tuple[tuple[str, str | None], ...]], list[Compared]] = {}
     for record in records:
-        evidence = f"{record.facts['source']} on {record.facts['device']}"
-        found.setdefault((_gpu(record.facts), evidence, _versions(record.facts)), []).append(record)
+        found.setdefault((_gpu(record.facts), record.evidence, _versions(record.facts)), []).append(record)
     return found
 
 

@@ -16,17 +16,6 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIG: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 256,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 512,
-    "vocab_size": 8000,
-    "max_position_embeddings": 512,
-    "tie_word_embeddings": True,
-}
 
 PEAK = """
 def peak_of(work):
@@ -90,8 +79,8 @@ def run_alone(program: str, settings: dict[str, Any], folder: Path) -> int:
     return int(line.split()[1])
 
 
-def measured(nooom: Any, folder: Path, *flags: object) -> int:
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+def measured(nooom: Any, folder: Path, config: dict[str, Any], *flags: object) -> int:
+    (folder / "config.json").write_text(json.dumps(config))
     completed = nooom(
         "run", "--model", folder, "--workload", "sft", "--dtype", "fp32", *flags, "--device", "cpu", "--json"
     )
@@ -112,13 +101,22 @@ def measured(nooom: Any, folder: Path, *flags: object) -> int:
     ],
     ids=["plain", "checkpointing", "accumulation", "autocast"],
 )
-def test_the_trainers_peak_is_ours(nooom: Any, tmp_path: Path, flags: Any, settings: dict[str, Any]) -> None:
-    shared = {"config": CONFIG, "batch": 4, "seq": 128, "accumulation": 1, "checkpointing": False, "autocast": False}
+def test_the_trainers_peak_is_ours(
+    nooom: Any, tmp_path: Path, small_config: dict[str, Any], flags: Any, settings: dict[str, Any]
+) -> None:
+    shared = {
+        "config": small_config,
+        "batch": 4,
+        "seq": 128,
+        "accumulation": 1,
+        "checkpointing": False,
+        "autocast": False,
+    }
     theirs = run_alone(TRAINER, {**shared, **settings}, tmp_path)
-    ours = measured(nooom, tmp_path, "--batch", 4, "--seq", 128, *flags)
+    ours = measured(nooom, tmp_path, small_config, "--batch", 4, "--seq", 128, *flags)
     assert ours == pytest.approx(theirs, rel=0.005), (ours, theirs)
 
 
-def test_ten_lines_of_ones_own_give_the_same_peak(nooom: Any, tmp_path: Path) -> None:
-    theirs = run_alone(TEN_LINES, {"config": CONFIG, "batch": 4, "seq": 128}, tmp_path)
-    assert measured(nooom, tmp_path, "--batch", 4, "--seq", 128) == pytest.approx(theirs, rel=0.005)
+def test_ten_lines_of_ones_own_give_the_same_peak(nooom: Any, tmp_path: Path, small_config: dict[str, Any]) -> None:
+    theirs = run_alone(TEN_LINES, {"config": small_config, "batch": 4, "seq": 128}, tmp_path)
+    assert measured(nooom, tmp_path, small_config, "--batch", 4, "--seq", 128) == pytest.approx(theirs, rel=0.005)

@@ -18,18 +18,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 256,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 512,
-    "vocab_size": 8000,
-    "max_position_embeddings": 512,
-    "tie_word_embeddings": True,
-}
-
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Measure = Callable[..., "Measured"]
 
@@ -83,11 +71,11 @@ def with_trl(cuda_python: str) -> str:
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Path:
+def work(tmp_path: Path, small_config: dict[str, object]) -> Path:
     """The folder in which everything runs, with the model's config in it."""
     folder = tmp_path / "work"
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(json.dumps(small_config))
     return folder
 
 
