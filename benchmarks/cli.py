@@ -57,6 +57,9 @@ def run(
     budget: Annotated[str | None, typer.Option(metavar="9m", help="start no case after this time")] = None,
     timeout: Annotated[str, typer.Option(metavar="30m", help="limit for one case's process")] = "30m",
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="run a model's own code")] = False,
+    attribute: Annotated[
+        bool, typer.Option("--attribute", help="run each case once more to name the tensors at each peak")
+    ] = False,
     as_json: _Json = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="show what the cases' processes print")] = False,
 ) -> int:
@@ -78,6 +81,7 @@ def run(
         budget=budget,
         timeout_s=command.seconds(timeout, "--timeout"),
         trust_remote_code=trust_remote_code,
+        attribute=attribute,
         as_json=as_json,
         verbose=verbose,
     )

@@ -22,6 +22,8 @@ class Device:
     name: str
     source: str
     passes: tuple[str, ...]
+    attributing: str
+    """The instrument that says what the peaks are made of, in a pass of its own after the others."""
     threads: int | None = None
     gpu: GPU | None = None
     """The GPU that is played; None where cases run on what is there."""
@@ -31,10 +33,21 @@ CPU = Device(
     name="cpu",
     source="measured",
     passes=("nooom.profiler.instruments.cpu:CpuInstrument", "nooom.profiler.instruments.rss:RssInstrument"),
+    attributing="nooom.profiler.tracer.cpu:AttributedCpu",
     threads=CPU_THREADS,
 )
-CUDA = Device(name="cuda", source="measured", passes=("nooom.profiler.instruments.cuda:CudaInstrument",))
-PHANTOM = Device(name="phantom", source="emulated", passes=("nooom.profiler.phantom.instrument:PhantomInstrument",))
+CUDA = Device(
+    name="cuda",
+    source="measured",
+    passes=("nooom.profiler.instruments.cuda:CudaInstrument",),
+    attributing="nooom.profiler.tracer.cuda:AttributedCuda",
+)
+PHANTOM = Device(
+    name="phantom",
+    source="emulated",
+    passes=("nooom.profiler.phantom.instrument:PhantomInstrument",),
+    attributing="nooom.profiler.tracer.cuda:AttributedPhantom",
+)
 
 _DEVICES = {"cpu": CPU, "cuda": CUDA, "phantom": PHANTOM}
 NAMES = tuple(_DEVICES)

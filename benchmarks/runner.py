@@ -20,7 +20,7 @@ from nooom.formulas.shape import ModelShape
 from nooom.profiler import hardware
 from nooom.profiler.child import Children, Outcome
 from nooom.profiler.fingerprint import fingerprint
-from nooom.profiler.measurement import Measurement, Phase, phase_from_json
+from nooom.profiler.measurement import EXPLANATION, Measurement, Phase, phase_from_json
 from nooom.profiler.phantom.launcher import Phantom
 
 _WORKLOAD = "nooom.benchmarks.workloads.run:run"
@@ -52,6 +52,8 @@ class Planned:
 class Options:
     timeout_s: float = 1800.0
     trust_remote_code: bool = False
+    attribute: bool = False
+    """Run each case once more, to say what its peaks are made of."""
     fork: bool | None = None
     on_case: Callable[[Planned], None] = lambda planned: None
     on_phase: Callable[[str], None] = lambda phase: None
@@ -138,7 +140,30 @@ def _measure(item: Planned, device: Device, children: Children, options: Options
             raise CannotMeasureError(outcomes[-1].message)  # a busy GPU, say: no case after this one would fare better
         if outcomes[-1].status != "ok":
             break
-    return _as_measurement(item, device, outcomes)
+    record = _as_measurement(item, device, outcomes)
+    if not options.attribute or record.status not in _FINISHED:
+        return record
+    job = _job(item, device, device.attributing, options)
+    second = children.run(job, timeout_s=options.timeout_s, on_phase=options.on_phase)
+    options.on_log(second.log)
+    return _attributed(record, second)
+
+
+def _attributed(record: Measurement, second: Outcome) -> Measurement:
+    """The measurement, with what the second pass says of its peaks; every figure stays as it was measured."""
+    found = {phase.name: phase for phase in _phases(second, "phases")}
+    phases = [
+        dataclasses.replace(phase, **{name: getattr(found[phase.name], name) for name in EXPLANATION})
+        if phase.name in found
+        else phase
+        for phase in record.phases
+    ]
+    alive = {name: value for name, value in (second.answer.get("error") or {}).items() if name in EXPLANATION}
+    error = {**record.error, **alive} if record.error is not None else None
+    note: dict[str, Any] = {"scratch": second.answer.get("notes", {}).get("scratch", [])}
+    if second.status != record.status:
+        note["attribution"] = f"{second.status}: {second.message}"
+    return dataclasses.replace(record, phases=phases, error=error, fingerprint=record.fingerprint | note)
 
 
 def _job(item: Planned, device: Device, instrument: str, options: Options) -> dict[str, Any]:

@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     from nooom.benchmarks.frame import load as load
     from nooom.formulas.case import Case as Case
     from nooom.formulas.shape import ModelShape as ModelShape
+    from nooom.profiler.block import measure as measure
 
 # What users touch, imported only when touched: `import nooom` costs nothing and drags in neither torch nor pandas.
 _EXPORTS = {
     "Case": "nooom.formulas.case",
     "ModelShape": "nooom.formulas.shape",
     "load": "nooom.benchmarks.frame",
+    "measure": "nooom.profiler.block",
 }
 
-__all__ = ["Case", "ModelShape", "__version__", "load"]
+__all__ = ["Case", "ModelShape", "__version__", "load", "measure"]
 
 
 def __getattr__(name: str) -> Any:

@@ -51,7 +51,7 @@ def run(jobs: TextIO, answers: TextIO) -> int:
         tell(
             "failed",
             kind="oom" if oom else "error",
-            error=oom or {"kind": type(error).__name__},
+            error={**oom, **_alive(instrument)} if oom else {"kind": type(error).__name__},
             message=str(error) if isinstance(error, NooomError) else _one_line(error),
             phase=recorder.current,
             **_seen(recorder),
@@ -81,6 +81,18 @@ def _seen(recorder: Recorder) -> dict[str, Any]:
         "first": [phase_to_json(phase) for phase in recorder.first()],
         "retries": recorder.retries,
     }
+
+
+def _alive(instrument: Instrument) -> dict[str, Any]:
+    """What stood in memory's way, from an instrument that knows what each block is."""
+    explain = getattr(instrument, "explain_failure", None)
+    if explain is None:
+        return {}
+    try:
+        return dict(explain())
+    except Exception:  # memory is what failed: nothing else may
+        traceback.print_exc()
+        return {}
 
 
 def _described(instrument: Instrument) -> dict[str, Any]:

@@ -17,6 +17,8 @@ SOURCES = ("measured", "emulated", "dryrun")
 DEVICES = ("cpu", "cuda", "phantom", "dryrun")
 STATUSES = ("ok", "oom", "timeout", "crashed", "killed")
 WEIGHTS = ("random", "pretrained")
+EXPLANATION = ("components", "tensors", "hidden")
+"""What an attributed phase says of its peak, and others don't."""
 
 
 class RecordError(UsageError):
@@ -47,7 +49,9 @@ class Phase:
     components: dict[str, int] | None = None
     """Requested bytes at the peak by category, when attributed."""
     tensors: list[dict[str, Any]] | None = None
-    """The largest tensors at the peak, when attributed."""
+    """The largest tensors at the peak, alike ones counted together, when attributed."""
+    hidden: list[dict[str, Any]] | None = None
+    """What no tensor owned at the peak, by the operation that asked for it, when attributed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,9 +135,9 @@ def _check_parts(record: Mapping[str, Any]) -> None:
 
 
 def phase_to_json(phase: Phase) -> dict[str, Any]:
-    """Every figure, nulls too; components and tensors only where the run was attributed."""
+    """Every figure, nulls too; what a peak is made of only where the run was attributed."""
     record = _shallow(phase)
-    return {key: value for key, value in record.items() if value is not None or key not in ("components", "tensors")}
+    return {key: value for key, value in record.items() if value is not None or key not in EXPLANATION}
 
 
 def phase_from_json(record: Any) -> Phase:

@@ -40,6 +40,7 @@ class Request:
     budget: str | None
     timeout_s: float
     trust_remote_code: bool
+    attribute: bool
     as_json: bool
     verbose: bool
 
@@ -57,7 +58,7 @@ def run(request: Request) -> int:
             console.print(
                 f"a torn last line, left by a run that was killed, was moved to {journal.torn}", style="yellow"
             )
-        earlier = _earlier(journal.path, planned, device) if request.resume else {}
+        earlier = _earlier(journal.path, planned, device, request.attribute) if request.resume else {}
         fresh = [item for item in planned if item.case_id not in earlier]
         if earlier:
             console.print(f"resuming: {len(planned) - len(fresh)} of {len(planned)} cases were finished before")
@@ -125,8 +126,13 @@ def seconds(text: str, option: str) -> float:
     return value
 
 
-def _earlier(path: Path, planned: Sequence[runner.Planned], device: devices.Device) -> dict[str, Measurement]:
-    """Finished records of these cases, made on such a device with the libraries that are installed now."""
+def _earlier(
+    path: Path, planned: Sequence[runner.Planned], device: devices.Device, attributed: bool
+) -> dict[str, Measurement]:
+    """Finished records of these cases, made on such a device with the libraries that are installed now.
+
+    ``attributed``: only those that say what their peaks are made of.
+    """
     from nooom.profiler.fingerprint import fingerprint
 
     now = fingerprint({})
@@ -134,7 +140,9 @@ def _earlier(path: Path, planned: Sequence[runner.Planned], device: devices.Devi
     found = {}
     for record in read(path) if path.stat().st_size else ():
         same = all(record.fingerprint.get(name) == now.get(name) for name in runner.LIBRARIES)
-        if record.case_id in wanted and same and runner.is_finished(record) and _answers_for(record, device):
+        explains = not attributed or record.status != "ok" or any(phase.components for phase in record.phases)
+        finished = runner.is_finished(record) and explains
+        if record.case_id in wanted and same and finished and _answers_for(record, device):
             found[record.case_id] = record
     return found
 
@@ -180,6 +188,7 @@ def _measure(
         options = runner.Options(
             timeout_s=request.timeout_s,
             trust_remote_code=request.trust_remote_code,
+            attribute=request.attribute,
             on_case=on_case,
             on_phase=lambda phase: progress.update(task, description=f"{label}: {phase}"),
             on_log=on_log,
@@ -207,11 +216,15 @@ def _show(records: Sequence[Measurement], as_json: bool, shapes: Mapping[str, Mo
         return
     from nooom.benchmarks.compare import compare
     from nooom.benchmarks.frame import as_frame
+    from nooom.benchmarks.reports import attribution
     from nooom.benchmarks.reports.console import console as report_console
     from nooom.benchmarks.reports.terminal import show
 
     console = report_console()
     show(compare(as_frame(records), shapes=shapes), console)
+    for record in records:
+        if attribution.there(record):
+            attribution.show(record, console)
     if any(record.case.get("checkpointing") is False for record in records):
         console.print(
             "Gradient checkpointing is off unless a case names it, as in the HF Trainer; TRL's configs turn it on.",

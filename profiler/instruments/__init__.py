@@ -10,6 +10,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from nooom.profiler.measurement import EXPLANATION
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
@@ -24,15 +26,23 @@ class Reading:
     rss_peak_bytes: int | None = None
     retries: int | None = None
     """Allocator retries since the process began (a running count, not reset)."""
+    components: dict[str, int] | None = None
+    tensors: list[dict[str, Any]] | None = None
+    hidden: list[dict[str, Any]] | None = None
 
     def worst(self, other: Reading) -> Reading:
-        """The larger of each figure; what ends a phase (``end_allocated_bytes``) is the later reading's."""
-        merged = {
+        """The larger of each figure; what ends a phase (``end_allocated_bytes``) is the later reading's.
+
+        What a peak is made of comes from the reading that has the larger one.
+        """
+        merged: dict[str, Any] = {
             field.name: _larger(getattr(self, field.name), getattr(other, field.name))
             for field in dataclasses.fields(self)
+            if field.name not in EXPLANATION
         }
         merged["end_allocated_bytes"] = other.end_allocated_bytes
-        return Reading(**merged)
+        higher = other if (other.peak_allocated_bytes or 0) > (self.peak_allocated_bytes or 0) else self
+        return Reading(**merged, **{name: getattr(higher, name) for name in EXPLANATION})
 
 
 class Instrument(Protocol):

@@ -88,8 +88,12 @@ class CpuInstrument:
     def _close_session(self) -> None:
         session, self._session = self._session, None
         session.__exit__(None, None, None)
+        self._count(session.profiler.kineto_results)
+
+    def _count(self, results: Any) -> None:
+        """A session's events go into the balance."""
         # The raw C++ events: the public .events() turns them into Python objects, which is 50 times slower.
-        events = session.profiler.kineto_results.events()
+        events = results.events()
         changes = [event.nbytes() for event in events if event.name() == _MEMORY_EVENT]
         balances = list(itertools.accumulate(changes, initial=self._balance_bytes))
         self._events += len(changes)

@@ -29,10 +29,10 @@ _FIGURES = {
 
 def reading_from(statistics: Mapping[str, int], nvml_peak_bytes: int | None = None) -> Reading:
     """A reading from ``torch.cuda.memory_stats()``; what it lacks is None, never 0."""
-    return Reading(
-        nvml_peak_bytes=nvml_peak_bytes,
-        **{name: int(statistics[key]) if key in statistics else None for name, key in _FIGURES.items()},
-    )
+    figures: dict[str, Any] = {
+        name: int(statistics[key]) if key in statistics else None for name, key in _FIGURES.items()
+    }
+    return Reading(nvml_peak_bytes=nvml_peak_bytes, **figures)
 
 
 class CudaInstrument:
@@ -61,7 +61,7 @@ class CudaInstrument:
         """
         import torch
 
-        _refuse_what_cannot_be_measured(torch)
+        refuse_what_cannot_be_measured(torch)
         properties = torch.cuda.get_device_properties(0)  # no context yet: the GPU is still as we found it
         uuid = str(getattr(properties, "uuid", "")) or None
         nvml_works = self._look_at_the_idle_gpu(uuid)
@@ -142,7 +142,8 @@ class CudaInstrument:
         return True
 
 
-def _refuse_what_cannot_be_measured(torch: Any) -> None:
+def refuse_what_cannot_be_measured(torch: Any) -> None:
+    """Raises CannotMeasureError: no GPU that torch can use, or another allocator than PyTorch's own."""
     if not torch.cuda.is_available():
         raise CannotMeasureError(f"torch {torch.__version__} finds no GPU that it can use")
     backend = torch.cuda.get_allocator_backend()
