@@ -16,11 +16,9 @@ import pandas as pd
 from nooom.benchmarks.journal import Entry, entries
 from nooom.formulas.case import FLAGS, Case
 from nooom.formulas.errors import UsageError
-from nooom.profiler.measurement import Measurement, Phase
+from nooom.profiler.measurement import EXPLANATION, Measurement, Phase
 
-FIGURES = tuple(
-    field.name for field in dataclasses.fields(Phase) if field.name not in ("name", "components", "tensors")
-)
+FIGURES = tuple(field.name for field in dataclasses.fields(Phase) if field.name not in ("name", *EXPLANATION))
 """The figures of a phase: integers of bytes, and seconds."""
 VERSIONS = ("nooom", "torch", "transformers", "peft", "accelerate")
 """What a fingerprint says of the libraries, one column each."""

@@ -4,7 +4,7 @@ The grid is ``suites/oracle/``: each file is named after the GPU that its cases 
 ``a100-80gb@8GiB`` for one with another capacity).  ``FOLDER/<versions>/`` gets a file of the same name with one line a
 case, sorted, and ``made_with.json``: the versions and the GPUs.  Nothing in them depends on when or where they were
 made, so two runs agree byte for byte, and whoever predicts what these versions take can be held against them without
-CUDA: :func:`load` reads them.
+CUDA: :func:`load` reads them.  One case in four is also taken apart: ``components.py``.
 
 A run that is stopped goes on where it was: finished cases wait in the folder ``--work`` until all are there.
 """
@@ -12,16 +12,18 @@ A run that is stopped goes on where it was: finished cases wait in the folder ``
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import itertools
 import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nooom.benchmarks import devices, runner
+from nooom.benchmarks import components, devices, runner
 from nooom.benchmarks.journal import FILE_NAME, Journal, read
 from nooom.benchmarks.suites.suite import load_suite
 from nooom.formulas.case import FLAGS, Case
@@ -102,7 +104,7 @@ def written(record: Measurement) -> str:
     ``"retries"`` where there were any; of ``oom`` also ``"in"``, the phase, and ``"tried_bytes"`` as PyTorch's message
     rounds it.
     """
-    case = Case.from_dict(record.case)
+    case = _case(record)
     phases = {phase.name: _figures(phase) for phase in record.phases}
     warm_up = [Phase(**phase) for phase in (record.first or {}).get("phases", ())]
     first = {phase.name: _figures(phase) for phase in warm_up if _figures(phase) != phases.get(phase.name)}
@@ -143,13 +145,24 @@ def make(folder: Path, suites: Path, work: Path) -> Path:
         raise UsageError(f"{suites}: no suites (*.toml) in it")
     versions = {name: fingerprint({})[name] for name in runner.LIBRARIES}
     target = folder / "_".join(f"{name}-{version}" for name, version in versions.items())
-    lines = {stem: sorted(written(record) for record in _records(stem, suites, work / target.name)) for stem in stems}
-    target.mkdir(parents=True, exist_ok=True)
+    records = {stem: list(_records(stem, suites, work / target.name)) for stem in stems}
+    apart = target / components.FOLDER
+    apart.mkdir(parents=True, exist_ok=True)
     for stem in stems:
-        (target / f"{stem}.jsonl").write_text("".join(f"{line}\n" for line in lines[stem]), encoding="utf-8")
+        _write(target / f"{stem}.jsonl", map(written, records[stem]))
+        taken = [record for record in records[stem] if any(phase.components for phase in record.phases)]
+        _write(apart / f"{stem}.jsonl", (components.written(_given(_case(record)), record) for record in taken))
     made_with = {"versions": versions, "figures": FIGURES, "gpus": {stem: _played(gpu_of(stem)) for stem in stems}}
     (target / MADE_WITH).write_text(json.dumps(made_with, indent=2) + "\n", encoding="utf-8")
     return target
+
+
+def _write(file: Path, lines: Iterable[str]) -> None:
+    file.write_text("".join(f"{line}\n" for line in sorted(lines)), encoding="utf-8")
+
+
+def _case(record: Measurement) -> Case:
+    return Case.from_dict(record.case)
 
 
 def _played(gpu: GPU) -> dict[str, Any]:
@@ -171,12 +184,19 @@ def _records(stem: str, suites: Path, work: Path) -> Iterator[Measurement]:
     out = work / stem
     done = {record.case_id: record for record in read(out / FILE_NAME)} if (out / FILE_NAME).is_file() else {}
     left = [item for item in planned if item.case_id not in done]
+    apart = {item.case_id for number, item in enumerate(planned) if components.chosen(number)}
     options = runner.Options(timeout_s=CASES_LIMIT_S, on_case=lambda item: _say(f"{stem}: {item.case.label()}"))
+    plain = runner.run([item for item in left if item.case_id not in apart], device, options)
+    attributed = runner.run(
+        [item for item in left if item.case_id in apart], device, dataclasses.replace(options, attribute=True)
+    )
     failed = []
     with Journal(out) as journal:
-        for record in runner.run(left, device, options):
+        for record in itertools.chain(plain, attributed):
+            if "attribution" in record.fingerprint:
+                failed.append(f"{_case(record).label()}: taking it apart: {record.fingerprint['attribution']}")
             if not runner.is_finished(record):
-                failed.append(f"{Case.from_dict(record.case).label()}: {(record.error or {}).get('message')}")
+                failed.append(f"{_case(record).label()}: {(record.error or {}).get('message')}")
                 _say(f"  {record.status}: {failed[-1]}")
                 continue
             journal.append(record)

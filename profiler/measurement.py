@@ -19,6 +19,10 @@ STATUSES = ("ok", "oom", "timeout", "crashed", "killed")
 WEIGHTS = ("random", "pretrained")
 EXPLANATION = ("components", "tensors", "hidden")
 """What an attributed phase says of its peak, and others don't."""
+_BLOCKS = {
+    "tensors": {"what", "category", "shape", "dtype", "module", "op", "site", "bytes", "count"},
+    "hidden": {"what", "op", "backward", "module", "bytes", "count"},
+}
 
 
 class RecordError(UsageError):
@@ -130,6 +134,7 @@ def _check_parts(record: Mapping[str, Any]) -> None:
     except CaseError as error:
         raise RecordError(f"case: {error}") from error
     _check_bytes(record.get("retries"), "retries")
+    _check_explanation(record.get("error") or {}, "error")
     for item in (record.get("first") or {}).get("phases") or []:
         phase_from_json(item)
 
@@ -148,10 +153,31 @@ def phase_from_json(record: Any) -> Phase:
     for key, value in record.items():
         if key.endswith("_bytes"):
             _check_bytes(value, f"{key} of phase {record['name']}")
+    _check_explanation(record, f"phase {record['name']}")
     seconds = record.get("seconds")
     if seconds is not None and (type(seconds) not in (int, float) or not math.isfinite(seconds) or seconds < 0):
         raise RecordError(f"seconds of phase {record['name']} is {seconds!r}, not a number of seconds or null")
     return Phase(**record)
+
+
+def _check_explanation(record: Mapping[str, Any], where: str) -> None:
+    """What a peak is made of: bytes by category, and lists of blocks with their bytes and how many there were."""
+    components = record.get("components")
+    if not isinstance(components, (Mapping, type(None))):
+        raise RecordError(f"components of {where} is not an object")
+    for name, size in (components or {}).items():
+        _check_bytes(size, f"{name} among the components of {where}")
+    for key, wanted in _BLOCKS.items():
+        listed = record.get(key)
+        if not isinstance(listed, (list, type(None))):
+            raise RecordError(f"{key} of {where} is not a list")
+        for block in listed or ():
+            if not isinstance(block, Mapping) or not wanted <= set(block):
+                raise RecordError(f"{key} of {where}: an item is no object with {', '.join(sorted(wanted))}")
+            for figure in ("bytes", "count"):
+                if block[figure] is None:
+                    raise RecordError(f"{figure} in {key} of {where} is null")
+                _check_bytes(block[figure], f"{figure} in {key} of {where}")
 
 
 def _shallow(item: Any) -> dict[str, Any]:

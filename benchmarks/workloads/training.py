@@ -29,7 +29,9 @@ def train(case: Case, model: Any, device: torch.device, recorder: Recorder) -> N
     """A warm-up step and the measured ones.  Phases: forward, backward, optimizer.
 
     The loss comes from the model and the model's output is let go before the backward pass, as the Trainer does: kept,
-    it would hold one more copy of the logits.  Gradients are clipped, and set to None after the step.
+    it would hold one more copy of the logits.  The loss itself is let go after it: kept, its graph would hold the
+    embeddings and their gradient, where a frozen base is checkpointed.  Gradients are clipped, and set to None after
+    the step.
     """
     vocab_size = model.config.get_text_config().vocab_size
     model.train()
@@ -46,6 +48,7 @@ def train(case: Case, model: Any, device: torch.device, recorder: Recorder) -> N
                     loss = model(**inputs, use_cache=False).loss
                     recorder.enter("backward")
                     accelerator.backward(loss)
+                    del loss
                     if accelerator.sync_gradients:
                         recorder.enter("optimizer")
                         accelerator.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)

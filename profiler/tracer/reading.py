@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from nooom.formulas.errors import NooomError
 from nooom.profiler.instruments import Reading
 from nooom.profiler.tracer.attribution import Vocabulary, attribute
-from nooom.profiler.tracer.ledger import Ledger
+from nooom.profiler.tracer.ledger import Ledger, Scratch
 from nooom.profiler.tracer.owners import Owners
 
 _INPUTS, _SIZES = 8, 32
@@ -38,14 +39,20 @@ def explained(reading: Reading, ledger: Ledger, owners: Owners) -> Reading:
 def scratch(ledger: Ledger) -> list[dict[str, Any]]:
     """For records: what operations took for themselves, the largest first."""
     found = sorted(ledger.scratch.values(), key=lambda item: (-item.total_bytes, item.operation.name))
-    return [
-        {
-            "op": item.operation.name,
-            "backward": item.operation.backward,
-            "inputs": [list(shape) for shape in item.operation.inputs[:_INPUTS]],
-            "sizes": list(item.sizes[:_SIZES]),
-            "bytes": item.total_bytes,
-        }
-        for item in found
-        if item.total_bytes
-    ]
+    return [_as_json(item) for item in found if item.total_bytes]
+
+
+def _as_json(item: Scratch) -> dict[str, Any]:
+    operation = item.operation
+    output = operation.outputs[0] if operation.outputs else None
+    return {
+        "op": operation.name,
+        "backward": operation.backward,
+        "inputs": [list(shape) for shape in operation.inputs[:_INPUTS]],
+        "tensors": len(operation.inputs),
+        "largest": max((math.prod(shape) for shape in operation.inputs), default=0),
+        "output": None if output is None else list(output.shape),
+        "dtype": None if output is None else output.dtype,
+        "sizes": list(item.sizes[:_SIZES]),
+        "bytes": item.total_bytes,
+    }

@@ -68,6 +68,7 @@ def test_every_byte_has_a_name_where_memory_runs_out_too(phantom_nooom: Run, wor
     inference, sft, lora, _, expandable = (_components(record) for record in found)
     assert inference["decode"]["kv_cache"] > 0
     assert lora["optimizer"]["optimizer"] > 0
+    assert lora["optimizer"]["activations"] == 0  # the loss is gone, and with it the graph that held the embeddings
     assert sft["backward"]["logits"] > 0
     for components, record in ((sft, found[1]), (expandable, found[4])):
         weights = 2 * record["fingerprint"]["parameters"]

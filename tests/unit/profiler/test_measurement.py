@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from nooom.formulas.case import Case
-from nooom.profiler.measurement import SCHEMA_VERSION, Measurement, Phase, RecordError
+from nooom.profiler.measurement import SCHEMA_VERSION, Measurement, Phase, RecordError, phase_from_json
 
 CASE = Case(model="HuggingFaceTB/SmolLM2-135M", workload="sft", batch=2, seq=64)
 
@@ -87,3 +88,20 @@ def test_what_is_no_record_is_refused_by_field(changes: dict[str, Any], says: st
 def test_other_json_is_no_record(text: str) -> None:
     with pytest.raises(RecordError):
         Measurement.from_json(json.loads(text))
+
+
+@pytest.mark.parametrize(
+    ("explanation", "said"),
+    [
+        ({"components": [1]}, "components of phase load is not an object"),
+        ({"components": {"logits": -1}}, "logits among the components of phase load is '-1'"),
+        ({"components": {"logits": 1.5}}, "logits among the components"),
+        ({"tensors": {}}, "tensors of phase load is not a list"),
+        ({"tensors": [1]}, "an item is no object with"),
+        ({"hidden": [{"bytes": 1}]}, "an item is no object with"),
+        ({"hidden": [dict.fromkeys(("what", "op", "backward", "module", "bytes", "count"))]}, "bytes in hidden"),
+    ],
+)
+def test_what_a_peak_is_made_of_is_checked_like_every_figure(explanation: dict[str, object], said: str) -> None:
+    with pytest.raises(RecordError, match=re.escape(said)):
+        phase_from_json({"name": "load", **explanation})
