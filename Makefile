@@ -79,9 +79,10 @@ claims-evidence: setup ## Count operations and ask for defaults, for the claims:
 	$(VENV_PYTHON) -m nooom.benchmarks.flops results/claims/flops.json
 	$(VENV_PYTHON) -m nooom.benchmarks.defaults results/claims/defaults.json
 
-oracle: setup-cuda ## Record the oracle's grid on phantom GPUs: results/emulated (a quarter of an hour; goes on where it was stopped)
+oracle: setup-cuda ## Record the oracle's grid on phantom GPUs: results/emulated (half an hour; goes on where it was stopped)
 	.venv-cuda/bin/python -m nooom.benchmarks.oracle results/emulated
 	$(VENV_PYTHON) -m nooom.benchmarks.emulated_against_published results/emulated
+	$(VENV_PYTHON) -m nooom.benchmarks.hidden_allocations results
 
 oracle-old: setup .venv-old/.complete ## Play published fine-tunings in the versions of their time: results/emulated/published.jsonl
 	PYTHONPATH=$(CURDIR) .venv-old/bin/python -m nooom.benchmarks.old results/emulated/published.jsonl

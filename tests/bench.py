@@ -5,6 +5,7 @@ Ratios, because machines differ and this one may be busy: each figure is divided
 
 from __future__ import annotations
 
+import json
 import statistics
 import subprocess
 import sys
@@ -90,6 +91,56 @@ def instrument_rows() -> list[tuple[str, str, float]]:
     ]
 
 
+TAKEN = """
+import json, sys
+from nooom.benchmarks import devices, runner
+from nooom.formulas.case import Case
+from nooom.formulas.gpus import find
+device = devices.choose("phantom", find("a100-80gb"))
+case = Case(model=sys.argv[1], workload="sft", batch=4, seq=1024)
+played = runner.Phantom(device.gpu)
+(planned,) = runner.plan([case], device)
+found = []
+with runner.Children(runner._preload(planned), played.environment(runner._environment(""))) as children:
+    for path in (device.passes[0], device.passes[0], device.attributing):
+        phases = children.run(runner._job(planned, device, path, runner.Options()), timeout_s=300).answer["phases"]
+        found.append([sum(p["seconds"] for p in phases), [p["peak_allocated_bytes"] for p in phases]])
+played.close()
+print(json.dumps(found))
+"""
+
+
+def attribution_rows() -> list[tuple[str, str, float]]:
+    """A step with the tracer and without, in time and in what it adds to the worst phase's peak."""
+    (planned,) = runner.plan([Case(model=MODEL, workload="sft", batch=2, seq=128, dtype="fp32")], devices.CPU)
+    found = []
+    with Children(runner._preload(planned), runner._environment("")) as children:
+        for path in (devices.CPU.passes[0], devices.CPU.passes[0], devices.CPU.attributing):
+            job = runner._job(planned, devices.CPU, path, runner.Options())
+            phases = children.run(job, timeout_s=600).answer["phases"]
+            found.append([sum(p["seconds"] for p in phases), [p["peak_allocated_bytes"] for p in phases]])
+    rows = _attributed("on the CPU, sft 2x128", found)
+    cuda = ROOT / ".venv-cuda" / "bin" / "python"
+    if cuda.exists():
+        done = subprocess.run([cuda, "-c", TAKEN, MODEL], cwd=ROOT, check=True, capture_output=True, text=True)
+        rows += _attributed("on a phantom, sft 4x1024", json.loads(done.stdout))
+    return rows
+
+
+def _attributed(what: str, found: list[Any]) -> list[tuple[str, str, float]]:
+    """Of three passes: the first warms up, the second is plain, the third traced."""
+    (plain_s, plain), (traced_s, traced) = found[1:]
+    moved = max((abs(b / a - 1) for a, b in zip(plain, traced, strict=True)), default=0.0)
+    return [
+        (f"SmolLM2-135M {what}: its peaks measured", "1 (the unit of these two)", plain_s),
+        (
+            f"the same taken apart; no phase's peak moves by more than {moved:.3%}",
+            f"{traced_s / plain_s:.1f}",
+            traced_s,
+        ),
+    ]
+
+
 CONTEXT = "import torch; torch.ones(1, device='cuda')"
 PHANTOM = f"""
 import os, subprocess, sys
@@ -127,7 +178,7 @@ def phantom_rows() -> list[tuple[str, str, float]]:
 
 
 def main() -> None:
-    rows = [*command_rows(), *child_rows(), *instrument_rows(), *phantom_rows()]
+    rows = [*command_rows(), *child_rows(), *instrument_rows(), *attribution_rows(), *phantom_rows()]
     lines = [
         "# What nooom's own work costs",
         "",

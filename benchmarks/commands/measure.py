@@ -136,11 +136,13 @@ def _show(ended: Ended, gpu: GPU | None, out: Console) -> None:
     where = f"emulated on phantom {gpu.name}" if gpu is not None else "measured on cuda"
     several = len({one.index for process in ended.processes for one in process.gpus}) > 1
     table = Table(title=f"peaks in GiB, {where}", title_justify="left", box=None, pad_edge=False)
-    table.add_column("process", no_wrap=True, overflow="ellipsis")
+    figures = 11 * len(_FIGURES) + (5 if several else 0)
+    # A command gives way, a figure never.
+    table.add_column("process", no_wrap=True, overflow="ellipsis", max_width=max(20, out.width - figures))
     if several:
         table.add_column("gpu", justify="right")
     for name in ("allocated", "reserved", "active", "device"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=True, min_width=9)
     for process in ended.processes:
         head = f"{process.pid} {_name(process)}"
         for one in process.gpus or (None,):
@@ -157,7 +159,8 @@ def _name(process: Process) -> str:
     """Its command line without the folders: what tells processes apart stands behind them."""
     if process.command is None:
         return "(left no report)"
-    return shlex.join(word.rpartition("/")[2] if word.startswith("/") else word for word in process.command)
+    said = shlex.join(word.rpartition("/")[2] if word.startswith("/") else word for word in process.command)
+    return " ".join(said.split())  # a program on the command line may have lines
 
 
 def _number(one: OnGpu | None) -> str:
