@@ -12,17 +12,20 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from nooom.benchmarks.reports.console import console as new_console
+from nooom.formulas.errors import CannotMeasureError
 from nooom.profiler import hardware
 from nooom.profiler.child import can_fork
 from nooom.profiler.instruments.rss import reset_peak_rss
+from nooom.profiler.phantom import builder, launcher
 
 _RANGES = {"torch": ((2, 11), (2, 15)), "transformers": ((5, 17), (5, 25)), "peft": ((0, 19), (0, 22)),
            "accelerate": ((1, 10), (2, 0))}  # fmt: skip
 _ROOM_BYTES = 2 << 30
+_PHANTOM = "phantom GPU"
 _STATES = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]problem[/]"}
 
 
@@ -53,7 +56,9 @@ def _devices(checks: Sequence[Check]) -> list[str]:
     """Where something can be measured: nowhere with a problem, on a GPU only with a torch that can use it."""
     if any(check.state == "problem" for check in checks):
         return []
-    return ["cpu", "cuda"] if hardware.find_gpus() and not hardware.torch_build().without_cuda else ["cpu"]
+    found = ["cpu", "cuda"] if hardware.find_gpus() and not hardware.torch_build().without_cuda else ["cpu"]
+    phantom = any(check.name == _PHANTOM and check.state == "ok" for check in checks)
+    return [*found, "phantom"] if phantom else found
 
 
 def examine() -> list[Check]:
@@ -67,6 +72,7 @@ def _checks() -> Iterator[Check]:
         yield _library(name, low, high)
     yield from _nvml_binding()
     yield from _gpus()
+    yield _phantom()
     yield _memory()
     yield _disk()
     yield _processes()
@@ -127,6 +133,17 @@ def _gpus() -> Iterator[Check]:
     if gpus and build.without_cuda:
         found, remedy = f"{build.version} can't use the GPU", "install a CUDA build of torch"
         yield Check(name="torch build", state="note", found=found, remedy=remedy)
+
+
+def _phantom() -> Check:
+    """Whether a GPU that isn't there could be played."""
+    try:
+        launcher.refuse_a_real_driver()
+        torch = builder.check()
+    except CannotMeasureError as error:
+        found, _, remedy = str(error).partition("; ")
+        return Check(name=_PHANTOM, state="note", found=found, remedy=remedy)
+    return Check(name=_PHANTOM, state="ok", found=f"can be played, on torch {torch.version}")
 
 
 def _busy(index: int, processes: Mapping[int, int | None]) -> Check:
@@ -190,7 +207,7 @@ def render(checks: Sequence[Check], devices: Sequence[str]) -> None:
     """The checks as a table on stdout, and where that leaves us."""
     table = Table("", "", "found", "remedy", box=None, pad_edge=False)
     for check in checks:
-        table.add_row(_STATES[check.state], escape(check.name), escape(check.found), escape(check.remedy))
-    console = Console()
+        table.add_row(Text.from_markup(_STATES[check.state]), check.name, check.found, check.remedy)
+    console = new_console()
     console.print(table)
     console.print(f"\nnooom can measure on: {', '.join(devices) or 'nothing here'}")

@@ -85,6 +85,14 @@ def installed_torch() -> Torch:
     return Torch(version=build.version, folder=folder / "lib", headers=_headers(folder.parent))
 
 
+def check() -> Torch:
+    """Whether it could be built here; raises CannotMeasureError as :func:`build` would."""
+    torch = installed_torch()
+    _compiler()
+    _tool("nm")
+    return torch
+
+
 def _check_release(version: str) -> None:
     found = re.match(r"(\d+)\.(\d+)", version)
     release = (int(found[1]), int(found[2])) if found else (0, 0)
@@ -161,7 +169,7 @@ def _libraries(torch: Torch) -> list[Path]:
 
 
 def _compile(torch: Torch, work: Path) -> None:
-    compiler = _tool(os.environ.get("CC", ""), "cc", "gcc", "clang")
+    compiler = _compiler()
     objects = []
     flags = ["-std=gnu11", "-O2", "-fPIC", "-pthread", f"-I{_SOURCE / 'include'}", "-isystem", str(torch.headers)]
     for source in sorted(_SOURCE.glob("*.c")):
@@ -195,6 +203,10 @@ def _symbols(files: Sequence[Path], *options: str) -> list[str]:
     """Names from ``nm``, without their versions."""
     told = _run(_tool("nm"), "-P", *options, *map(str, files))
     return [line.split()[0].partition("@")[0] for line in told.splitlines() if line and not line.endswith(":")]
+
+
+def _compiler() -> str:
+    return _tool(os.environ.get("CC", ""), "cc", "gcc", "clang")
 
 
 def _tool(*names: str) -> str:

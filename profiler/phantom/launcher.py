@@ -35,7 +35,7 @@ class Phantom:
         """
         if not 1 <= count <= accounts.MAX_GPUS:
             raise UsageError(f"--gpus must lie between 1 and {accounts.MAX_GPUS}, not {count}")
-        _refuse_a_real_driver()
+        refuse_a_real_driver()
         self.gpu = gpu
         self.folder = builder.build()
         shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - memory, by its system-wide name
@@ -69,8 +69,12 @@ class Phantom:
         }
 
 
-def _refuse_a_real_driver() -> None:
-    """A phantom hides the GPU that is there from whatever runs in it: asked for once may be a mistake."""
+def refuse_a_real_driver() -> None:
+    """A phantom hides the GPU that is there from whatever runs in it: asked for once may be a mistake.
+
+    Raises:
+        CannotMeasureError: there is a driver, and nobody has asked twice.
+    """
     found = [*glob.glob("/dev/nvidiactl"), *glob.glob("/proc/driver/nvidia/version")]
     if found and os.environ.get(BESIDE_A_DRIVER) != "1":
         raise CannotMeasureError(

@@ -12,8 +12,11 @@ import pytest
 
 from nooom.benchmarks.commands import doctor as module
 from nooom.benchmarks.commands.doctor import Check, doctor, examine
+from nooom.formulas.errors import CannotMeasureError
 from nooom.profiler import hardware
 from nooom.profiler.hardware import TorchBuild
+from nooom.profiler.phantom import builder, launcher
+from nooom.profiler.phantom.builder import Torch
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -87,6 +90,20 @@ def test_others_on_the_gpu_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_offline_hub_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert found("HF_HUB_OFFLINE").state == "note"
+
+
+def test_whether_a_phantom_can_be_played_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot() -> Torch:
+        raise CannotMeasureError("the phantom GPU runs torch's CUDA build; make setup-cuda builds it")
+
+    monkeypatch.setattr(builder, "check", cannot)
+    assert (found("phantom GPU").state, found("phantom GPU").remedy) == ("note", "make setup-cuda builds it")
+    assert "phantom" not in module._devices(examine())
+    torch = Torch(version="2.13.0+cu130", folder=ROOT, headers=ROOT)
+    monkeypatch.setattr(builder, "check", lambda: torch)
+    monkeypatch.setattr(launcher, "refuse_a_real_driver", lambda: None)
+    assert found("phantom GPU").found == "can be played, on torch 2.13.0+cu130"
+    assert "phantom" in module._devices(examine())
 
 
 def test_it_imports_no_torch() -> None:

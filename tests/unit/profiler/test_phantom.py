@@ -147,7 +147,7 @@ def test_cudnn_is_preferred_on_hopper_and_blackwell_alone() -> None:
 
 def test_the_environment_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(builder, "build", lambda: tmp_path)
-    monkeypatch.setattr(launcher, "_refuse_a_real_driver", lambda: None)
+    monkeypatch.setattr(launcher, "refuse_a_real_driver", lambda: None)
     with launcher.Phantom(GPUS["t4-16gb"]) as phantom:
         made = phantom.environment({"LD_PRELOAD": "theirs.so", "LD_LIBRARY_PATH": "/theirs", "HOME": "/h"})
         assert made["LD_PRELOAD"].split() == [str(tmp_path / "libphantom.so"), "theirs.so"]
