@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from nooom.profiler.tracer.attribution import CATEGORIES
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 HERE = ["--device", "phantom", "--gpu", "a100-80gb", "--gpu-memory", "1GiB", "--attribute", "--json"]
 
@@ -108,3 +111,31 @@ def test_a_block_of_ones_own_code_is_attributed_on_a_gpu_too(measure: Any) -> No
     assert parameters == 4 * (1024 * 1024 + 1024)
     assert gradients >= 4 * 1024 * 1024
     assert workspace >= 8_519_680  # cuBLAS's, which no tensor owns
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/attribution.md"])
+def test_the_pages_show_what_the_command_prints(printed: list[str], page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    block = text[text.index("                       load   forward") :].partition("```")[0]
+    shown = [line.strip() for line in block.splitlines()[1:] if line.strip() not in ("", "...")]
+    figures = [line for line in shown if not line.startswith("The largest tensors")]
+    assert len(figures) >= 10
+    assert [line for line in figures if line not in printed] == []
+
+
+@pytest.fixture(scope="module")
+def printed(cuda_python: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What README's command prints, line by line."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (command,) = [line for line in readme.splitlines() if line.startswith("nooom run") and "--attribute" in line]
+    done = subprocess.run(
+        [cuda_python, "-m", *shlex.split(command)],
+        cwd=tmp_path_factory.mktemp("readme"),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [line.strip() for line in done.stdout.splitlines()]
