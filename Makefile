@@ -4,7 +4,8 @@ SHELL := /bin/bash
 
 # The Python to make .venv with; empty: the first on the path that is new enough.
 PYTHON ?=
-# More for pytest, such as "-k case" or "-n 4".  One process is the fastest on two cores: torch uses both.
+# More for pytest, such as "-k case", or "-n 4" where there are four cores.  Two processes are the fastest on two: most
+# tests start a command and wait for it, and it imports on one core.  A file's tests share runs, so it goes to one process.
 PYTEST_ARGS ?=
 
 export PYTHON
@@ -17,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 VENV_PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda oracle oracle-old demo test lint format bench wheel demo-results public-results calibration-results peers claims claims-evidence clean
+.PHONY: help setup setup-cuda oracle oracle-old demo test test-slow lint format bench wheel demo-results public-results calibration-results peers claims claims-evidence clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -34,7 +35,10 @@ demo: setup ## Measure the four workloads, on the GPU if there is one, else on t
 	$(VENV_PYTHON) -m benchmarks calibrate build/demo --out build/demo/calibration
 
 test: setup ## Run the tests (PYTEST_ARGS="-k case")
-	$(VENV_PYTHON) -m pytest -n 0 $(PYTEST_ARGS)
+	$(VENV_PYTHON) -m pytest -m "not slow" -n 2 --dist loadfile $(PYTEST_ARGS)
+
+test-slow: setup ## Run the few tests that take long, one at a time
+	$(VENV_PYTHON) -m pytest -m slow $(PYTEST_ARGS)
 
 lint: setup typed-tree ## Check style, format and types; changes nothing
 	$(VENV_PYTHON) -m ruff check

@@ -48,12 +48,18 @@ SFT = ["--model", SMOL, "--workload", "sft"]
         (["run", "--modle", "x"], "--model"),
     ],
 )
-def test_it_is_refused_in_one_line_within_two_seconds(nooom: Any, arguments: list[str], says: str) -> None:
+def test_it_is_refused_in_one_line_within_two_seconds(
+    nooom: Any, patience: Any, arguments: list[str], says: str
+) -> None:
     if "--workload" not in arguments and "--model" in arguments:
         arguments = [*arguments, "--workload", "sft"]
-    began = time.perf_counter()
-    completed = nooom(*arguments)
-    assert time.perf_counter() - began < 2
+    for _ in range(3):  # once, where nothing else runs
+        began = time.perf_counter()
+        completed = nooom(*arguments)
+        taken_s = time.perf_counter() - began
+        if taken_s < 2 * patience():
+            break
+    assert taken_s < 2 * patience()
     assert completed.returncode == 2, completed.stderr
     assert completed.stdout == ""
     assert says in completed.stderr
@@ -148,11 +154,16 @@ def test_gpus_that_are_hidden_are_said_to_be(nooom: Any) -> None:
     assert "CUDA_VISIBLE_DEVICES hides every GPU" in completed.stderr
 
 
-def test_help_is_quick_and_has_an_example(nooom: Any) -> None:
+@pytest.mark.alone
+def test_help_is_quick_and_has_an_example(nooom: Any, patience: Any) -> None:
     nooom("--help")
-    began = time.perf_counter()
-    assert nooom("--help").returncode == 0
-    assert time.perf_counter() - began < 0.5
+
+    def seconds() -> float:
+        began = time.perf_counter()
+        assert nooom("--help").returncode == 0
+        return time.perf_counter() - began
+
+    assert any(seconds() < 0.5 * patience() for _ in range(8))
     shown = nooom("run", "--help", env={"COLUMNS": "200"}).stdout
     assert "Example: nooom run" in shown
     for flag in ("--logprob-micro-batch", "--no-checkpointing", "--lora-targets"):

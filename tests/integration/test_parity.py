@@ -10,16 +10,16 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+PEAKS = """
+import json, os, sys, torch
+from torch.profiler import ProfilerActivity, profile
+from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
 
-PEAK = """
 def peak_of(work):
-    from torch.profiler import ProfilerActivity, profile
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
         work()
     balance = peak = 0
@@ -27,19 +27,29 @@ def peak_of(work):
         if event.name() == "[memory]":
             balance += event.nbytes()
             peak = max(peak, balance)
-    print("PEAK", peak)
+    return peak
+
+# The process that imports does nothing else: each program has a fork of it to itself.
+for name, program, settings in json.loads(sys.argv[1]):
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(2)
+        globals().update(settings)
+        exec(program)
+        print("PEAK", name, peak_of(work), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, name
 """
 
 TRAINER = """
 def work():
-    from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
     rows = [{"input_ids": torch.randint(1, 8000, (seq,)), "attention_mask": torch.ones(seq, dtype=torch.long)}
             for _ in range(batch * accumulation * 3)]
     for row in rows:
         row["labels"] = row["input_ids"].clone()
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32)
     arguments = TrainingArguments(
-        output_dir=sys.argv[2], use_cpu=True, max_steps=3, per_device_train_batch_size=batch,
+        output_dir=name, use_cpu=True, max_steps=3, per_device_train_batch_size=batch,
         gradient_accumulation_steps=accumulation, gradient_checkpointing=checkpointing,
         gradient_checkpointing_kwargs={"use_reentrant": False} if checkpointing else None, bf16=autocast,
         logging_strategy="no", save_strategy="no", report_to=[], disable_tqdm=True,
@@ -49,7 +59,6 @@ def work():
 
 TEN_LINES = """
 def work():
-    from transformers import AutoConfig, AutoModelForCausalLM
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32).train()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     for _ in range(3):
@@ -62,49 +71,34 @@ def work():
 """
 
 
-def run_alone(program: str, settings: dict[str, Any], folder: Path) -> int:
-    """The peak that a program of its own prints."""
-    head = "import json, sys, torch\ntorch.set_num_threads(2)\nglobals().update(json.loads(sys.argv[1]))\n"
-    completed = subprocess.run(
-        [sys.executable, "-c", head + PEAK + program + "\npeak_of(work)\n", json.dumps(settings), str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-        cwd=folder,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
-    assert completed.returncode == 0, completed.stderr[-3000:]
-    (line,) = [line for line in completed.stdout.splitlines() if line.startswith("PEAK")]
-    return int(line.split()[1])
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "checkpointing": {"checkpointing": True},
+    "accumulation": {"accumulation": 2},
+    "autocast": {"autocast": True, "seq": 32},
+}
+SUITE = """
+[defaults]
+model = "{model}"
+workload = "sft"
+dtype = "fp32"
+batch = 4
+seq = 128
+[[case]]
+[[case]]
+checkpointing = true
+[[case]]
+grad_accumulation = 2
+[[case]]
+autocast = "bf16"
+seq = 32
+"""
 
 
-def measured(nooom: Any, folder: Path, config: dict[str, Any], *flags: object) -> int:
-    (folder / "config.json").write_text(json.dumps(config))
-    completed = nooom(
-        "run", "--model", folder, "--workload", "sft", "--dtype", "fp32", *flags, "--device", "cpu", "--json"
-    )
-    assert completed.returncode == 0, completed.stderr
-    (measurement,) = json.loads(completed.stdout)["measurements"]
-    assert measurement["status"] == "ok", measurement["error"]
-    everything = [*measurement["phases"], *measurement["first"]["phases"]]
-    return max(phase["peak_allocated_bytes"] for phase in everything)
-
-
-@pytest.mark.parametrize(
-    ("flags", "settings"),
-    [
-        ((), {}),
-        (("--checkpointing",), {"checkpointing": True}),
-        (("--grad-accumulation", 2), {"accumulation": 2}),
-        (("--autocast", "bf16", "--seq", 32), {"autocast": True, "seq": 32}),
-    ],
-    ids=["plain", "checkpointing", "accumulation", "autocast"],
-)
-def test_the_trainers_peak_is_ours(
-    nooom: Any, tmp_path: Path, small_config: dict[str, Any], flags: Any, settings: dict[str, Any]
-) -> None:
-    shared = {
+@pytest.fixture(scope="module")
+def theirs(small_config: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """The peaks of others' programs."""
+    common = {
         "config": small_config,
         "batch": 4,
         "seq": 128,
@@ -112,11 +106,41 @@ def test_the_trainers_peak_is_ours(
         "checkpointing": False,
         "autocast": False,
     }
-    theirs = run_alone(TRAINER, {**shared, **settings}, tmp_path)
-    ours = measured(nooom, tmp_path, small_config, "--batch", 4, "--seq", 128, *flags)
-    assert ours == pytest.approx(theirs, rel=0.005), (ours, theirs)
+    programs = [(name, TRAINER, {**common, **settings}) for name, settings in SETTINGS.items()]
+    completed = subprocess.run(
+        [sys.executable, "-c", PEAKS, json.dumps([*programs, ("ten lines", TEN_LINES, common)])],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=tmp_path_factory.mktemp("theirs"),
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    lines = [line.split(" ", 1)[1].rpartition(" ") for line in completed.stdout.splitlines() if line.startswith("PEAK")]
+    return {name: int(peak) for name, _, peak in lines}
 
 
-def test_ten_lines_of_ones_own_give_the_same_peak(nooom: Any, tmp_path: Path, small_config: dict[str, Any]) -> None:
-    theirs = run_alone(TEN_LINES, {"config": small_config, "batch": 4, "seq": 128}, tmp_path)
-    assert measured(nooom, tmp_path, small_config, "--batch", 4, "--seq", 128) == pytest.approx(theirs, rel=0.005)
+@pytest.fixture(scope="module")
+def ours(nooom_in: Any, small_config: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """The peaks of the same cases as nooom runs them."""
+    folder = tmp_path_factory.mktemp("ours")
+    (folder / "config.json").write_text(json.dumps(small_config))
+    (folder / "suite.toml").write_text(SUITE.format(model=folder))
+    completed = nooom_in(folder, "run", "suite.toml", "--device", "cpu", "--json")
+    assert completed.returncode == 0, completed.stderr
+    peaks = {}
+    for name, measurement in zip(SETTINGS, json.loads(completed.stdout)["measurements"], strict=True):
+        assert measurement["status"] == "ok", measurement["error"]
+        everything = [*measurement["phases"], *measurement["first"]["phases"]]
+        peaks[name] = max(phase["peak_allocated_bytes"] for phase in everything)
+    return peaks
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_trainers_peak_is_ours(ours: dict[str, int], theirs: dict[str, int], name: str) -> None:
+    assert ours[name] == pytest.approx(theirs[name], rel=0.005), (ours, theirs)
+
+
+def test_ten_lines_of_ones_own_give_the_same_peak(ours: dict[str, int], theirs: dict[str, int]) -> None:
+    assert ours["plain"] == pytest.approx(theirs["ten lines"], rel=0.005)

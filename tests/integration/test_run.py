@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +36,73 @@ def peaks(measurement: dict[str, Any], figure: str = "peak_allocated_bytes") -> 
     return {phase["name"]: phase[figure] for phase in measurement["phases"]}
 
 
+SUITE = """
+[defaults]
+model = "{model}"
+[[case]]
+workload = "inference"
+batch = 2
+seq = 16
+new_tokens = 3
+[[case]]
+workload = "sft"
+batch = 2
+seq = [8, 16]
+[[case]]
+workload = "lora"
+batch = 2
+seq = [8, 16]
+[[case]]
+workload = "grpo"
+batch = 4
+group_size = 2
+seq = 8
+new_tokens = 4
+"""
+"""Six cases: the odd ones are the first half, the even ones, FLAGS["lora"] among them, the second."""
+
+
+@dataclass(frozen=True)
+class Halves:
+    """One suite, run in two halves into one folder: a run imports torch, so several tests look at these two."""
+
+    suite: Path
+    first: subprocess.CompletedProcess[str]
+    saved_first: str
+    """The journal between the two."""
+    second: subprocess.CompletedProcess[str]
+    out: Path
+
+    def of(self, workload: str) -> dict[str, Any]:
+        """The measurement of FLAGS."""
+        seq = FLAGS[workload][FLAGS[workload].index("--seq") + 1]
+        (found,) = [
+            measurement
+            for measurement in document(self.second)["measurements"]
+            if (measurement["case"]["workload"], measurement["case"]["seq"]) == (workload, seq)
+        ]
+        return dict(found)
+
+
+@pytest.fixture(scope="module")
+def halves(nooom_in: Any, shared_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Halves:
+    folder = tmp_path_factory.mktemp("halves")
+    suite, out = folder / "mine.toml", folder / "out"
+    suite.write_text(SUITE.format(model=shared_model))
+    first = nooom_in(folder, "run", suite, "--device", "cpu", "--out", out, "--shard", "1/2")
+    journal = out / "measurements.jsonl"
+    saved = journal.read_text()
+    # A run that was killed while writing its next record:
+    with journal.open("a") as file:
+        file.write('{"schema_version": 1, "case_')
+    second = nooom_in(folder, "run", suite, "--device", "cpu", "--out", out, "--resume", "--json")
+    return Halves(suite=suite, first=first, saved_first=saved, second=second, out=out)
+
+
 @pytest.mark.parametrize("workload", PHASES)
-def test_each_workload_gives_its_phases_with_peaks(nooom: Any, tiny_model: Path, workload: str) -> None:
-    flags = ["--model", tiny_model, "--workload", workload, *FLAGS[workload], "--steps", 1, "--device", "cpu"]
-    told = document(nooom("run", *flags, "--json"))
-    assert told["schema_version"] == 1
-    (measurement,) = told["measurements"]
+def test_each_workload_gives_its_phases_with_peaks(halves: Halves, workload: str) -> None:
+    assert document(halves.second)["schema_version"] == 1
+    measurement = halves.of(workload)
     assert (measurement["status"], measurement["weights"], measurement["source"]) == ("ok", "random", "measured")
     assert list(peaks(measurement)) == PHASES[workload]
     assert all(peak > 0 for peak in peaks(measurement).values())
@@ -49,89 +112,76 @@ def test_each_workload_gives_its_phases_with_peaks(nooom: Any, tiny_model: Path,
     assert measurement["case"]["batch"] == FLAGS[workload][1]
 
 
-def test_two_runs_of_a_case_agree(nooom: Any, tiny_model: Path) -> None:
-    flags = ["--model", tiny_model, "--workload", "lora", *FLAGS["lora"], "--device", "cpu", "--json"]
-    first, second = (document(nooom("run", *flags))["measurements"][0] for _ in range(2))
+def test_two_runs_of_a_case_agree(nooom: Any, halves: Halves, shared_model: Path) -> None:
+    """One of the suite's, and the same case typed as flags."""
+    flags = ["--model", shared_model, "--workload", "lora", *FLAGS["lora"], "--device", "cpu", "--json"]
+    first, second = halves.of("lora"), document(nooom("run", *flags))["measurements"][0]
     assert first["case_id"] == second["case_id"]
     for phase, peak in peaks(first).items():
         assert peaks(second)[phase] == pytest.approx(peak, rel=0.001), phase
 
 
-def test_a_suite_is_saved_resumed_and_shown(nooom: Any, tiny_model: Path, tmp_path: Path) -> None:
-    suite, out = tmp_path / "mine.toml", tmp_path / "out"
-    suite.write_text(f'[defaults]\nmodel = "{tiny_model}"\nsteps = 1\nworkload = "sft"\n[[case]]\nseq = [8, 16, 32]\n')
-    first = nooom("run", suite, "--device", "cpu", "--out", out, "--shard", "1/2")
-    assert first.returncode == 0, first.stderr
-    journal = out / "measurements.jsonl"
-    assert [json.loads(line)["case"]["seq"] for line in journal.read_text().splitlines()] == [8, 32]
-    # A run that was killed while writing its third record:
-    with journal.open("a") as file:
-        file.write('{"schema_version": 1, "case_')
-    second = nooom("run", suite, "--device", "cpu", "--out", out, "--resume")
-    assert second.returncode == 0, second.stderr
-    assert "2 of 3 cases were finished before" in second.stderr
-    assert [json.loads(line)["case"]["seq"] for line in journal.read_text().splitlines()] == [8, 32, 16]
+def test_a_suite_is_saved_resumed_and_shown(halves: Halves) -> None:
+    def cases(journal: str) -> list[tuple[str, int]]:
+        return [(case["workload"], case["seq"]) for case in (json.loads(line)["case"] for line in journal.splitlines())]
+
+    assert halves.first.returncode == 0, halves.first.stderr
+    first, second = [("inference", 16), ("sft", 16), ("lora", 16)], [("sft", 8), ("lora", 8), ("grpo", 8)]
+    assert cases(halves.saved_first) == first
+    assert halves.second.returncode == 0, halves.second.stderr
+    assert "3 of 6 cases were finished before" in halves.second.stderr
+    assert cases((halves.out / "measurements.jsonl").read_text()) == [*first, *second]
     for word in ("forward", "backward", "optimizer", "(measured on cpu)", "article", "error"):
-        assert word in second.stdout
+        assert word in halves.first.stdout
 
 
-def test_the_table_names_every_case_with_nothing_cut_off(nooom: Any, tiny_model: Path) -> None:
-    flags = ["--model", tiny_model, "--workload", "grpo", *FLAGS["grpo"], "--steps", 1, "--device", "cpu"]
-    shown = nooom("run", *flags, env={"COLUMNS": "100"}).stdout
-    assert "rollout" in shown
-    assert "TRL's configs turn it on" in shown
-    assert "…" not in shown
+def test_the_table_names_every_case_with_nothing_cut_off(nooom: Any, halves: Halves) -> None:
+    flags = ["--device", "cpu", "--out", halves.out, "--resume"]
+    shown = nooom("run", halves.suite, *flags, env={"COLUMNS": "100"})
+    assert "6 of 6 cases were finished before" in shown.stderr
+    assert "rollout" in shown.stdout
+    assert "TRL's configs turn it on" in shown.stdout
+    assert "…" not in shown.stdout
 
 
-def test_a_checkpoint_on_disk_goes_through_from_pretrained(
+def test_checkpoints_on_disk_go_through_from_pretrained(
     nooom: Any, tmp_path: Path, tiny_config: dict[str, Any]
 ) -> None:
-    """Sharded safetensors, written here; the load phase is from_pretrained's own."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    """Sharded safetensors, written here; the load phase is from_pretrained's own.
 
-    config = AutoConfig.for_model(**tiny_config)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    model.save_pretrained(tmp_path / "checkpoint", max_shard_size="100KB")
-    assert len(list((tmp_path / "checkpoint").glob("*.safetensors"))) > 1
-    flags = ["--model", tmp_path / "checkpoint", "--workload", "inference", "--seq", 8, "--new-tokens", 2]
-    told = document(nooom("run", *flags, "--pretrained", "--device", "cpu", "--steps", 1, "--json"))
-    (measurement,) = told["measurements"]
-    assert (measurement["status"], measurement["weights"]) == ("ok", "pretrained")
-    weights = sum(p.numel() for p in model.parameters()) * 2
-    assert measurement["phases"][0]["end_allocated_bytes"] == pytest.approx(weights, rel=0.01)
-
-
-def test_a_checkpoint_that_is_converted_while_loading_is_counted_too(
-    nooom: Any, tmp_path: Path, tiny_config: dict[str, Any]
-) -> None:
-    """transformers converts in threads, which the profiler would not see; two checkpoints are two cases."""
+    One in fp32 is converted, which transformers does in threads that the profiler would not see; a torn one fails, and
+    is another case than the whole one.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**tiny_config), dtype=torch.float32)
-    model.save_pretrained(tmp_path / "good")
+    model.save_pretrained(tmp_path / "converted")
     (tmp_path / "torn").mkdir()
-    (tmp_path / "torn" / "config.json").write_bytes((tmp_path / "good" / "config.json").read_bytes())
-    whole = (tmp_path / "good" / "model.safetensors").read_bytes()
+    (tmp_path / "torn" / "config.json").write_bytes((tmp_path / "converted" / "config.json").read_bytes())
+    whole = (tmp_path / "converted" / "model.safetensors").read_bytes()
     (tmp_path / "torn" / "model.safetensors").write_bytes(whole[:-1000])
+    model.to(torch.bfloat16).save_pretrained(tmp_path / "sharded", max_shard_size="100KB")
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 1
     suite = tmp_path / "mine.toml"
-    models = ", ".join(f'"{tmp_path / name}"' for name in ("torn", "good"))
+    models = ", ".join(f'"{tmp_path / name}"' for name in ("torn", "converted", "sharded"))
     suite.write_text(
-        f'[defaults]\nworkload = "inference"\nseq = 8\nsteps = 1\npretrained = true\n[[case]]\nmodel = [{models}]\n'
+        '[defaults]\nworkload = "inference"\nseq = 8\nnew_tokens = 2\nsteps = 1\npretrained = true\n'
+        f"[[case]]\nmodel = [{models}]\n"
     )
     completed = nooom("run", suite, "--device", "cpu", "--json")
     assert completed.returncode == 1, completed.stderr
-    torn, good = json.loads(completed.stdout)["measurements"]
-    assert [torn["status"], good["status"]] == ["crashed", "ok"]
+    torn, converted, sharded = json.loads(completed.stdout)["measurements"]
+    assert [torn["status"], converted["status"], sharded["status"]] == ["crashed", "ok", "ok"]
     weights = sum(p.numel() for p in model.parameters()) * 2
-    assert good["phases"][0]["end_allocated_bytes"] == pytest.approx(weights, rel=0.01)
+    for measurement in (converted, sharded):
+        assert measurement["weights"] == "pretrained"
+        assert measurement["phases"][0]["end_allocated_bytes"] == pytest.approx(weights, rel=0.01)
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "> /dev/full", "| head -c 0", "<&-"])
 def test_streams_that_are_closed_or_full_give_no_traceback(tiny_model: Path, tmp_path: Path, closed: str) -> None:
     """Of a command that fails at once: what it says has to go somewhere, or nowhere."""
-    import subprocess
     import sys
 
     root = Path(__file__).resolve().parents[2]
@@ -143,31 +193,35 @@ def test_streams_that_are_closed_or_full_give_no_traceback(tiny_model: Path, tmp
         assert "Traceback" not in completed.stderr + completed.stdout
 
 
-def test_an_allocation_that_fails_is_an_oom_and_exit_0(nooom: Any, tiny_model: Path) -> None:
-    flags = ["--model", tiny_model, "--workload", "inference", "--batch", 900_000, "--seq", 500, "--device", "cpu"]
+def test_an_allocation_that_fails_is_an_oom_and_exit_0(nooom: Any, tmp_path: Path, tiny_config: dict[str, Any]) -> None:
+    """Of an MLP so wide that its first product is a TiB: until then, little has to be computed."""
+    wide = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1}
+    (tmp_path / "config.json").write_text(json.dumps({**tiny_config, **wide, "intermediate_size": 1 << 20}))
+    flags = ["--model", tmp_path, "--workload", "inference", "--batch", 1024, "--seq", 512, "--device", "cpu"]
     told = document(nooom("run", *flags, "--steps", 1, "--json"))
     (measurement,) = told["measurements"]
     assert measurement["status"] == "oom"
     assert measurement["error"]["phase"] == "prefill"
-    assert measurement["error"]["tried_bytes"] > 1 << 30
+    assert measurement["error"]["tried_bytes"] == 1 << 40
     assert peaks(measurement)["load"] > 0
 
 
 def test_a_case_that_times_out_is_exit_1(nooom: Any, tiny_model: Path) -> None:
     flags = ["--model", tiny_model, "--workload", "sft", "--seq", 400, "--batch", 50, "--steps", 1000]
-    completed = nooom("run", *flags, "--device", "cpu", "--timeout", "3s", "--json")
+    completed = nooom("run", *flags, "--device", "cpu", "--timeout", "1s", "--json")
     assert completed.returncode == 1
     assert json.loads(completed.stdout)["measurements"][0]["status"] == "timeout"
 
 
-def test_a_disk_that_fills_up_loses_nothing(nooom: Any, tiny_model: Path, tmp_path: Path) -> None:
-    """A limit on the size of files stands for the full disk: the second record does not fit."""
+def test_a_disk_that_fills_up_loses_nothing(nooom: Any, halves: Halves, tmp_path: Path) -> None:
+    """A limit on the size of files stands for the full disk: after the five cases of an earlier run, a sixth does not fit."""
     resource = pytest.importorskip("resource")
-    suite, out = tmp_path / "mine.toml", tmp_path / "out"
-    suite.write_text(f'[defaults]\nmodel = "{tiny_model}"\nsteps = 1\nworkload = "sft"\n[[case]]\nseq = [8, 16]\n')
-    flags = ["run", suite, "--device", "cpu", "--out", out]
-    assert nooom(*flags, "--shard", "1/2").returncode == 0
-    size = (out / "measurements.jsonl").stat().st_size
+    out = tmp_path / "out"
+    out.mkdir()
+    journal = out / "measurements.jsonl"
+    journal.write_text("".join((halves.out / "measurements.jsonl").read_text().splitlines(keepends=True)[:5]))
+    flags = ["run", halves.suite, "--device", "cpu", "--out", out]
+    size = journal.stat().st_size
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))
@@ -175,11 +229,11 @@ def test_a_disk_that_fills_up_loses_nothing(nooom: Any, tiny_model: Path, tmp_pa
     full = nooom(*flags, "--resume", "--json", preexec_fn=limit)
     assert full.returncode == 1
     assert "run again with --resume" in full.stderr
-    assert [m["status"] for m in json.loads(full.stdout)["measurements"]] == ["ok", "ok"]
-    assert (out / "measurements.jsonl").stat().st_size == size
+    assert [m["status"] for m in json.loads(full.stdout)["measurements"]] == ["ok"] * 6
+    assert journal.stat().st_size == size
     again = nooom(*flags, "--resume")
     assert again.returncode == 0, again.stderr
-    assert "1 of 2 cases were finished before" in again.stderr
+    assert "5 of 6 cases were finished before" in again.stderr
 
 
 def test_a_budget_that_is_spent_stops_cleanly(nooom: Any, tiny_model: Path, tmp_path: Path) -> None:
@@ -193,7 +247,6 @@ def test_a_budget_that_is_spent_stops_cleanly(nooom: Any, tiny_model: Path, tmp_
 
 def test_it_runs_from_a_plain_checkout(tmp_path: Path, tiny_model: Path) -> None:
     """``python -m benchmarks`` with nothing installed: only the checkout on the path."""
-    import subprocess
     import sys
 
     root = Path(__file__).resolve().parents[2]

@@ -79,20 +79,20 @@ def work(tmp_path: Path, small_config: dict[str, object]) -> Path:
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def environment() -> Mapping[str, str]:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "COLUMNS": "80"}
 
 
-@pytest.fixture
-def phantom_nooom(cuda_python: str, work: Path, environment: Mapping[str, str]) -> Run:
-    """Run the command as a user would, with the CUDA build: ``phantom_nooom("measure", ...)``."""
+@pytest.fixture(scope="session")
+def phantom_nooom_in(cuda_python: str, environment: Mapping[str, str]) -> Run:
+    """Run the command as a user would, with the CUDA build: ``phantom_nooom_in(folder, "measure", ...)``."""
 
-    def run(*arguments: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(folder: Path, *arguments: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [cuda_python, "-m", "nooom", *map(str, arguments)],
-            cwd=work,
+            cwd=folder,
             env={**environment, **(env or {})},
             capture_output=True,
             text=True,
@@ -101,6 +101,12 @@ def phantom_nooom(cuda_python: str, work: Path, environment: Mapping[str, str]) 
         )
 
     return run
+
+
+@pytest.fixture
+def phantom_nooom(phantom_nooom_in: Run, work: Path) -> Run:
+    """The same from the work folder: ``phantom_nooom("measure", ...)``."""
+    return functools.partial(phantom_nooom_in, work)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +26,79 @@ FLAGS = {
 }
 
 
-def measurement(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def measurements(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     assert done.returncode == 0, done.stderr
-    (found,) = json.loads(done.stdout)["measurements"]
-    return dict(found)
+    return list(json.loads(done.stdout)["measurements"])
 
 
-def case(tiny_model: Path, workload: str, *flags: object, gpu: str = "a100-80gb") -> list[object]:
-    named = ["run", "--model", tiny_model, "--workload", workload, *FLAGS[workload], *flags]
+def measurement(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    (found,) = measurements(done)
+    return found
+
+
+def case(model: Path, workload: str, *flags: object, gpu: str = "a100-80gb") -> list[object]:
+    named = ["run", "--model", model, "--workload", workload, *FLAGS[workload], *flags]
     return [*named, "--device", "phantom", "--gpu", gpu, "--json"]
 
 
+SUITE = """
+[defaults]
+model = "{model}"
+[[case]]
+workload = "inference"
+batch = 2
+seq = 64
+new_tokens = 4
+[[case]]
+workload = "sft"
+batch = 2
+seq = 64
+[[case]]
+workload = "lora"
+batch = 2
+seq = 64
+checkpointing = true
+[[case]]
+workload = "grpo"
+batch = 4
+group_size = 2
+seq = 16
+new_tokens = 8
+[[case]]
+workload = "sft"
+batch = 16
+seq = 64
+allocator = ["", "expandable_segments:True"]
+"""
+"""The cases of FLAGS, and one under both allocators: one command runs them all, which imports torch once for each."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What several tests look at: the suite's run on an A100, and one case's after it, typed as flags and saved."""
+
+    model: Path
+    suite: list[dict[str, Any]]
+    typed: dict[str, Any]
+    out: Path
+
+    def of(self, workload: str) -> dict[str, Any]:
+        return next(found for found in self.suite if found["case"]["workload"] == workload)
+
+
+@pytest.fixture(scope="module")
+def shared(phantom_nooom_in: Command, shared_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    folder = tmp_path_factory.mktemp("shared")
+    suite, out = folder / "suite.toml", folder / "out"
+    suite.write_text(SUITE.format(model=shared_model))
+    every = phantom_nooom_in(folder, "run", suite, "--device", "phantom", "--gpu", "a100-80gb", "--json")
+    typed = phantom_nooom_in(folder, *case(shared_model, "grpo"), "--out", out)
+    return Shared(model=shared_model, suite=measurements(every), typed=measurement(typed), out=out)
+
+
 @pytest.mark.parametrize("workload", FLAGS)
-def test_every_workload_has_the_allocators_and_nvmls_figures(
-    phantom_nooom: Command, tiny_model: Path, workload: str
-) -> None:
-    found = measurement(phantom_nooom(*case(tiny_model, workload)))
+def test_every_workload_has_the_allocators_and_nvmls_figures(shared: Shared, workload: str) -> None:
+    found = shared.of(workload)
     a100 = GPUS["a100-80gb"]
     assert (found["source"], found["device"], found["status"], found["retries"]) == ("emulated", "phantom", "ok", 0)
     assert found["gpu"] == {"name": a100.device_name, "total_bytes": a100.total_bytes}
@@ -52,12 +110,12 @@ def test_every_workload_has_the_allocators_and_nvmls_figures(
         assert phase["nvml_peak_bytes"] == phase["peak_reserved_bytes"] + (a100.context_bytes or 0)
 
 
-def test_two_runs_agree_byte_for_byte(phantom_nooom: Command, tiny_model: Path) -> None:
-    def figures() -> list[dict[str, Any]]:
-        phases = measurement(phantom_nooom(*case(tiny_model, "grpo")))["phases"]
-        return [{name: size for name, size in phase.items() if name.endswith("_bytes")} for phase in phases]
+def test_two_runs_agree_byte_for_byte(shared: Shared) -> None:
+    def figures(found: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{name: size for name, size in phase.items() if name.endswith("_bytes")} for phase in found["phases"]]
 
-    assert figures() == figures()
+    assert shared.of("grpo")["case_id"] == shared.typed["case_id"]
+    assert figures(shared.of("grpo")) == figures(shared.typed)
 
 
 def test_running_out_of_memory_is_a_status_with_its_phase_and_request(phantom_nooom: Command, tiny_model: Path) -> None:
@@ -71,63 +129,66 @@ def test_running_out_of_memory_is_a_status_with_its_phase_and_request(phantom_no
     assert found["gpu"]["total_bytes"] == 700 * MIB
 
 
-def test_expandable_segments_reserve_in_pages_of_two_mib(phantom_nooom: Command, tiny_model: Path) -> None:
-    plain = measurement(phantom_nooom(*case(tiny_model, "sft", "--batch", 16)))
-    growing = measurement(
-        phantom_nooom(*case(tiny_model, "sft", "--batch", 16, "--allocator", "expandable_segments:True"))
-    )
+def test_expandable_segments_reserve_in_pages_of_two_mib(shared: Shared) -> None:
+    plain, growing = (found for found in shared.suite if found["case"]["batch"] == 16)
+    assert growing["case"]["allocator"] == "expandable_segments:True"
     for before, after in zip(plain["phases"], growing["phases"], strict=True):
         assert after["peak_reserved_bytes"] % (2 * MIB) == 0
         assert after["peak_reserved_bytes"] <= before["peak_reserved_bytes"]
         assert after["peak_requested_bytes"] == before["peak_requested_bytes"]
 
 
-def test_a_run_is_resumed_for_the_gpu_it_was_made_on(phantom_nooom: Command, tiny_model: Path, tmp_path: Path) -> None:
-    out = ["--out", tmp_path / "out", "--resume"]
-    phantom_nooom(*case(tiny_model, "sft"), *out)
-    again = phantom_nooom(*case(tiny_model, "sft"), *out)
+def test_a_run_is_resumed_for_the_gpu_it_was_made_on(shared: Shared, phantom_nooom: Command) -> None:
+    out = ["--out", shared.out, "--resume"]
+    again = phantom_nooom(*case(shared.model, "grpo"), *out)
     assert "1 of 1 cases were finished before" in again.stderr
-    other = phantom_nooom(*case(tiny_model, "sft", gpu="t4-16gb"), *out)
+    other = phantom_nooom(*case(shared.model, "grpo", gpu="t4-16gb"), *out)
     assert measurement(other)["gpu"]["name"] == "Tesla T4"
-    assert len((tmp_path / "out" / "measurements.jsonl").read_text().splitlines()) == 2
+    assert len((shared.out / "measurements.jsonl").read_text().splitlines()) == 2
 
 
-def test_predict_by_phantom_says_whether_it_fits_and_where_it_does_not(
-    phantom_nooom: Command, tiny_model: Path
-) -> None:
-    flags = ["--model", tiny_model, "--workload", "sft", "--batch", 64, "--seq", 512, "--by", "article,phantom"]
+@pytest.fixture(scope="module")
+def on_hopper(
+    phantom_nooom_in: Command, shared_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The phantom's predictions of one case on an H100, and on one with little memory and its attention pinned."""
+    flags = ("--model", shared_model, "--workload", "sft", "--batch", 64, "--seq", 512, "--by", "article,phantom")
+    folder = tmp_path_factory.mktemp("hopper")
 
     def said(*more: object) -> dict[str, Any]:
-        done = phantom_nooom("predict", *flags, "--gpu", "l4-24gb", *more, "--json")
+        done = phantom_nooom_in(folder, "predict", *flags, "--gpu", "h100-80gb", *more, "--json")
         assert done.returncode == 0, done.stderr
         article, phantom = json.loads(done.stdout)["predictions"]
         assert article["source"] == "article"
         return dict(phantom)
 
-    roomy, tight = said(), said("--gpu-memory", "150MiB")
+    return said(), said("--gpu-memory", "700MiB", "--attention", "sdpa-flash")
+
+
+def test_predict_by_phantom_says_whether_it_fits_and_where_it_does_not(
+    on_hopper: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    roomy, tight = on_hopper
     assert (roomy["source"], roomy["fits"], roomy["oom"]) == ("phantom", True, None)
     assert (tight["fits"], tight["oom"]["phase"]) == (False, "forward")
     assert tight["oom"]["tried_bytes"] > 0
     for figure in ("allocated_bytes", "reserved_bytes", "device_bytes"):
-        assert tight[figure] == roomy[figure]  # what it takes does not depend on what there is
-    assert roomy["headroom_bytes"] == GPUS["l4-24gb"].usable_bytes - roomy["allocated_bytes"]
+        assert tight[figure] == roomy[figure]  # what it takes does not depend on what there is, and flash is played
+    assert roomy["headroom_bytes"] == GPUS["h100-80gb"].usable_bytes - roomy["allocated_bytes"]
 
 
-def test_hoppers_default_attention_is_named_as_uncertain(phantom_nooom: Command, tiny_model: Path) -> None:
-    flags = ["--model", tiny_model, "--workload", "sft", "--gpu", "h100-80gb", "--by", "phantom", "--json"]
-
-    def uncertain(*more: object) -> str:
-        return " ".join(json.loads(phantom_nooom("predict", *flags, *more).stdout)["predictions"][0]["uncertainties"])
-
-    assert "cuDNN" in uncertain()
-    assert "cuDNN" not in uncertain("--attention", "sdpa-flash")
+def test_hoppers_default_attention_is_named_as_uncertain(on_hopper: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    default, pinned = (" ".join(prediction["uncertainties"]) for prediction in on_hopper)
+    assert "cuDNN" in default
+    assert "cuDNN" not in pinned
 
 
+# Twice, each in a process of its own that is forked before CUDA begins.
 TRAINING = """
-import contextlib, sys, torch
+import contextlib, os, torch
 from nooom.profiler.known_values import KnownValues
 
-with KnownValues() if sys.argv[1] == "known" else contextlib.nullcontext():
+def train():
     layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
     model = torch.nn.Sequential(torch.nn.Embedding(900, 256), torch.nn.TransformerEncoder(layer, 4))
     model = model.append(torch.nn.Linear(256, 900)).cuda().train()
@@ -138,7 +199,15 @@ with KnownValues() if sys.argv[1] == "known" else contextlib.nullcontext():
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+
+for mode in (KnownValues, contextlib.nullcontext):
+    child = os.fork()
+    if child == 0:
+        with mode():
+            train()
+        print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 """
 
 
@@ -163,12 +232,10 @@ def under_a_phantom(cuda_python: str, program: str, *arguments: str) -> subproce
 
 def test_known_values_change_nothing_that_the_allocator_sees(cuda_python: str) -> None:
     """Where the program asks the device nothing: a mode below autograd would move what is reserved."""
-    told = {}
-    for how in ("known", "plain"):
-        done = under_a_phantom(cuda_python, TRAINING, how)
-        assert done.returncode == 0, done.stderr[-2000:]
-        told[how] = done.stdout
-    assert told["known"] == told["plain"]
+    done = under_a_phantom(cuda_python, TRAINING)
+    assert done.returncode == 0, done.stderr[-2000:]
+    known, plain = done.stdout.splitlines()
+    assert known == plain
 
 
 TWO = """

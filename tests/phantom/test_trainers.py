@@ -71,29 +71,47 @@ def peaks(process: dict[str, Any]) -> list[int]:
     return [process["max_allocated_bytes"], process["max_reserved_bytes"]]
 
 
-def ours(nooom: Any, folder: Path, *flags: object) -> list[int]:
-    """The peaks of our own case: the largest of every phase, the first batch's included."""
-    case = ("--model", folder, "--batch", 4, "--seq", 128, *flags)
-    completed = nooom("run", "--device", "phantom", "--gpu", "a100-80gb", *case, "--json")
+SUITE = """
+[defaults]
+model = "{model}"
+batch = 4
+seq = 128
+[[case]]
+workload = "sft"
+[[case]]
+workload = "lora"
+lora_rank = 8
+"""
+
+
+@pytest.fixture(scope="module")
+def ours(
+    phantom_nooom_in: Any, small_config: dict[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[int]]:
+    """The peaks of our own cases: the largest of every phase, the first batch's included."""
+    folder = tmp_path_factory.mktemp("ours")
+    (folder / "config.json").write_text(json.dumps(small_config))
+    (folder / "suite.toml").write_text(SUITE.format(model=folder))
+    completed = phantom_nooom_in(folder, "run", "suite.toml", "--device", "phantom", "--gpu", "a100-80gb", "--json")
     assert completed.returncode == 0, completed.stderr
-    (measurement,) = json.loads(completed.stdout)["measurements"]
-    assert measurement["status"] == "ok", measurement["error"]
-    phases = [*measurement["phases"], *measurement["first"]["phases"]]
-    return [max(phase[name] for phase in phases) for name in ("peak_allocated_bytes", "peak_reserved_bytes")]
+    found = {}
+    for measurement in json.loads(completed.stdout)["measurements"]:
+        assert measurement["status"] == "ok", measurement["error"]
+        phases = [*measurement["phases"], *measurement["first"]["phases"]]
+        found[measurement["case"]["workload"]] = [
+            max(phase[name] for phase in phases) for name in ("peak_allocated_bytes", "peak_reserved_bytes")
+        ]
+    return found
 
 
-@pytest.mark.parametrize(
-    ("arguments", "flags"),
-    [((), ("--workload", "sft")), (("lora",), ("--workload", "lora", "--lora-rank", 8))],
-    ids=["full", "lora"],
-)
+@pytest.mark.parametrize(("arguments", "workload"), [((), "sft"), (("lora",), "lora")], ids=["full", "lora"])
 def test_the_hf_trainer_takes_what_our_own_case_takes(
-    measure: Any, phantom_nooom: Any, work: Path, arguments: tuple[str, ...], flags: tuple[object, ...]
+    measure: Any, ours: dict[str, list[int]], arguments: tuple[str, ...], workload: str
 ) -> None:
     measured = measure(TRAINER, *arguments)
     assert measured.code == 0, measured.said
     assert peaks(measured.process) == measured.printed("PEAKS")
-    theirs, own = peaks(measured.process), ours(phantom_nooom, work, *flags)
+    theirs, own = peaks(measured.process), ours[workload]
     assert own[0] == pytest.approx(theirs[0], rel=0.005), (own, theirs)
     assert own[1] == pytest.approx(theirs[1], rel=0.02), (own, theirs)  # two segments of 2 MiB less or more
 

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,10 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
         resolve(str(tmp_path))
 
 
-def test_a_hub_id_without_a_network_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.alone
+def test_a_hub_id_without_a_network_takes_no_time(
+    monkeypatch: pytest.MonkeyPatch, patience: Callable[[], float]
+) -> None:
     def hangs(*_: object, **__: object) -> None:
         threading.Event().wait()
 
@@ -89,7 +93,7 @@ def test_a_hub_id_without_a_network_takes_no_time(monkeypatch: pytest.MonkeyPatc
     began = time.monotonic()
     with pytest.raises(UsageError, match=r"no network to the hub; did you mean Qwen/Qwen2\.5-7B"):
         resolve("Qwen/Qwen2.5-7B-Instrukt")
-    assert time.monotonic() - began < 1.8
+    assert time.monotonic() - began < 1.8 * patience()
 
 
 def test_switched_off_the_hub_is_not_even_tried(monkeypatch: pytest.MonkeyPatch) -> None:
