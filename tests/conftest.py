@@ -54,7 +54,7 @@ def small_config() -> dict[str, object]:
     return dict(SMALL)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tiny_config() -> dict[str, object]:
     """A llama of 137 thousand parameters: every code path, no waiting."""
     return dict(TINY)

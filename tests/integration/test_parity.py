@@ -75,7 +75,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "checkpointing": {"checkpointing": True},
     "accumulation": {"accumulation": 2},
-    "autocast": {"autocast": True, "seq": 32},
+    "autocast": {"autocast": True, "seq": 16},
 }
 SUITE = """
 [defaults]
@@ -91,7 +91,7 @@ checkpointing = true
 grad_accumulation = 2
 [[case]]
 autocast = "bf16"
-seq = 32
+seq = 16
 """
 
 

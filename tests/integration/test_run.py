@@ -58,8 +58,17 @@ batch = 4
 group_size = 2
 seq = 8
 new_tokens = 4
+[[case]]
+model = "{wide}"
+workload = "inference"
+batch = 1024
+seq = 512
+steps = 1
 """
-"""Six cases: the odd ones are the first half, the even ones, FLAGS["lora"] among them, the second."""
+"""Seven cases: the odd ones are the first half, the even ones the second."""
+WIDE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1,
+        "intermediate_size": 1 << 20}  # fmt: skip
+"""An MLP whose first product is a TiB for the last case: until then, little has to be computed."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,8 @@ class Halves:
     """The journal between the two."""
     second: subprocess.CompletedProcess[str]
     out: Path
+    witness: Path
+    """What code that comes with the model would write."""
 
     def of(self, workload: str) -> dict[str, Any]:
         """The measurement of FLAGS."""
@@ -85,10 +96,17 @@ class Halves:
 
 
 @pytest.fixture(scope="module")
-def halves(nooom_in: Any, shared_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Halves:
+def halves(
+    nooom_in: Any, shared_model: Path, tiny_config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Halves:
     folder = tmp_path_factory.mktemp("halves")
-    suite, out = folder / "mine.toml", folder / "out"
-    suite.write_text(SUITE.format(model=shared_model))
+    suite, out, wide, witness = (folder / name for name in ("mine.toml", "out", "wide", "witness"))
+    wide.mkdir()
+    (wide / "config.json").write_text(json.dumps({**tiny_config, **WIDE}))
+    code = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+    (shared_model / "config.json").write_text(json.dumps({**tiny_config, "auto_map": code}))
+    (shared_model / "evil.py").write_text(f"open({str(witness)!r}, 'w').write('ran')\n")
+    suite.write_text(SUITE.format(model=shared_model, wide=wide))
     first = nooom_in(folder, "run", suite, "--device", "cpu", "--out", out, "--shard", "1/2")
     journal = out / "measurements.jsonl"
     saved = journal.read_text()
@@ -96,7 +114,7 @@ def halves(nooom_in: Any, shared_model: Path, tmp_path_factory: pytest.TempPathF
     with journal.open("a") as file:
         file.write('{"schema_version": 1, "case_')
     second = nooom_in(folder, "run", suite, "--device", "cpu", "--out", out, "--resume", "--json")
-    return Halves(suite=suite, first=first, saved_first=saved, second=second, out=out)
+    return Halves(suite=suite, first=first, saved_first=saved, second=second, out=out, witness=witness)
 
 
 @pytest.mark.parametrize("workload", PHASES)
@@ -126,10 +144,11 @@ def test_a_suite_is_saved_resumed_and_shown(halves: Halves) -> None:
         return [(case["workload"], case["seq"]) for case in (json.loads(line)["case"] for line in journal.splitlines())]
 
     assert halves.first.returncode == 0, halves.first.stderr
-    first, second = [("inference", 16), ("sft", 16), ("lora", 16)], [("sft", 8), ("lora", 8), ("grpo", 8)]
+    first = [("inference", 16), ("sft", 16), ("lora", 16), ("inference", 512)]
+    second = [("sft", 8), ("lora", 8), ("grpo", 8)]
     assert cases(halves.saved_first) == first
     assert halves.second.returncode == 0, halves.second.stderr
-    assert "3 of 6 cases were finished before" in halves.second.stderr
+    assert "4 of 7 cases were finished before" in halves.second.stderr
     assert cases((halves.out / "measurements.jsonl").read_text()) == [*first, *second]
     for word in ("forward", "backward", "optimizer", "(measured on cpu)", "article", "error"):
         assert word in halves.first.stdout
@@ -138,7 +157,7 @@ def test_a_suite_is_saved_resumed_and_shown(halves: Halves) -> None:
 def test_the_table_names_every_case_with_nothing_cut_off(nooom: Any, halves: Halves) -> None:
     flags = ["--device", "cpu", "--out", halves.out, "--resume"]
     shown = nooom("run", halves.suite, *flags, env={"COLUMNS": "100"})
-    assert "6 of 6 cases were finished before" in shown.stderr
+    assert "7 of 7 cases were finished before" in shown.stderr
     assert "rollout" in shown.stdout
     assert "TRL's configs turn it on" in shown.stdout
     assert "…" not in shown.stdout
@@ -193,17 +212,18 @@ def test_streams_that_are_closed_or_full_give_no_traceback(tiny_model: Path, tmp
         assert "Traceback" not in completed.stderr + completed.stdout
 
 
-def test_an_allocation_that_fails_is_an_oom_and_exit_0(nooom: Any, tmp_path: Path, tiny_config: dict[str, Any]) -> None:
-    """Of an MLP so wide that its first product is a TiB: until then, little has to be computed."""
-    wide = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1}
-    (tmp_path / "config.json").write_text(json.dumps({**tiny_config, **wide, "intermediate_size": 1 << 20}))
-    flags = ["--model", tmp_path, "--workload", "inference", "--batch", 1024, "--seq", 512, "--device", "cpu"]
-    told = document(nooom("run", *flags, "--steps", 1, "--json"))
-    (measurement,) = told["measurements"]
+def test_an_allocation_that_fails_is_an_oom_and_exit_0(halves: Halves) -> None:
+    assert halves.first.returncode == 0, halves.first.stderr
+    (measurement,) = [found for found in document(halves.second)["measurements"] if found["status"] != "ok"]
     assert measurement["status"] == "oom"
     assert measurement["error"]["phase"] == "prefill"
     assert measurement["error"]["tried_bytes"] == 1 << 40
     assert peaks(measurement)["load"] > 0
+
+
+def test_code_that_comes_with_a_model_is_never_run_unasked(halves: Halves) -> None:
+    assert (halves.of("inference")["status"], halves.of("sft")["status"]) == ("ok", "ok")
+    assert not halves.witness.exists()
 
 
 def test_a_case_that_times_out_is_exit_1(nooom: Any, tiny_model: Path) -> None:
@@ -214,12 +234,12 @@ def test_a_case_that_times_out_is_exit_1(nooom: Any, tiny_model: Path) -> None:
 
 
 def test_a_disk_that_fills_up_loses_nothing(nooom: Any, halves: Halves, tmp_path: Path) -> None:
-    """A limit on the size of files stands for the full disk: after the five cases of an earlier run, a sixth does not fit."""
+    """A limit on the size of files stands for the full disk: after six cases of an earlier run, a seventh does not fit."""
     resource = pytest.importorskip("resource")
     out = tmp_path / "out"
     out.mkdir()
     journal = out / "measurements.jsonl"
-    journal.write_text("".join((halves.out / "measurements.jsonl").read_text().splitlines(keepends=True)[:5]))
+    journal.write_text("".join((halves.out / "measurements.jsonl").read_text().splitlines(keepends=True)[:6]))
     flags = ["run", halves.suite, "--device", "cpu", "--out", out]
     size = journal.stat().st_size
 
@@ -229,11 +249,11 @@ def test_a_disk_that_fills_up_loses_nothing(nooom: Any, halves: Halves, tmp_path
     full = nooom(*flags, "--resume", "--json", preexec_fn=limit)
     assert full.returncode == 1
     assert "run again with --resume" in full.stderr
-    assert [m["status"] for m in json.loads(full.stdout)["measurements"]] == ["ok"] * 6
+    assert [m["status"] for m in json.loads(full.stdout)["measurements"]].count("ok") == 6
     assert journal.stat().st_size == size
-    again = nooom(*flags, "--resume")
+    again = nooom(*flags, "--resume", "--budget", "0.001s")
     assert again.returncode == 0, again.stderr
-    assert "5 of 6 cases were finished before" in again.stderr
+    assert "6 of 7 cases were finished before" in again.stderr
 
 
 def test_a_budget_that_is_spent_stops_cleanly(nooom: Any, tiny_model: Path, tmp_path: Path) -> None:

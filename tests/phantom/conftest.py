@@ -50,13 +50,17 @@ def _says(python: str, expression: str) -> bool:
     return subprocess.run([python, "-c", code], capture_output=True, timeout=120, check=False).returncode == 0
 
 
+IS_CUDA_BUILD = (
+    f"sys.path.insert(0, {str(ROOT)!r}) or __import__('nooom.profiler.hardware').profiler.hardware.torch_build().cuda"
+)
+"""Read from a file: importing torch takes seconds."""
+
+
 @pytest.fixture(scope="session")
 def cuda_python() -> str:
     """This Python where its torch has CUDA, else .venv-cuda's; skipped where there is neither."""
     candidates = [sys.executable, str(ROOT / ".venv-cuda" / "bin" / "python")]
-    found = next(
-        (path for path in candidates if Path(path).exists() and _says(path, "__import__('torch').version.cuda")), None
-    )
+    found = next((path for path in candidates if Path(path).exists() and _says(path, IS_CUDA_BUILD)), None)
     if found is None:
         pytest.skip("no CUDA build of torch: make setup-cuda")
     return found
