@@ -31,9 +31,10 @@ _FLAGS = (
 and no tokens follow the prompt, whose pass is the peak of these runs."""
 
 _NEAR = "what was printed explains all but {share:.3%}; the rest was not traced"
-_SMALL_MODEL = (
-    "not named: transformers 4.48.1 with torch 2.4.1 and the stand-in for flash-attn is within 1.1 MB of today's "
-    "figure, so neither attention nor what changed since those versions explains it"
+_RESTS = (
+    "no tensor more: rests.  Tying drops the `lm_head` that random weights come with, bf16 [151936, 896] "
+    "(272,269,312 B); its block stays cached and is cut up.  The published run loaded a checkpoint, which makes none: "
+    "{blocks}"
 )
 _LORA = (
     "at its peak the published run still had the bf16 logits [{tokens}, 32001] ({logits:,} B) and the bf16 output of "
@@ -50,12 +51,38 @@ CAUSES = {
     "M1179": "as M1176",
     "M1184": _LORA.format(tokens=16_384, logits=1_048_608_768, norm=134_217_728, batch=4, mask=67_108_864),
     "M1187": _LORA.format(tokens=32_768, logits=2_097_217_536, norm=268_435_456, batch=8, mask=134_217_728),
-    "M0149": _SMALL_MODEL,
-    "M0153": _SMALL_MODEL,
+    "M0149": _RESTS.format(
+        blocks="three of the MLP's bf16 [6144, 4864] (57 MiB) lie in segments of 58 MiB, and one more of the cache's, "
+        "bf16 [1, 2, 6144, 64], has 1 MiB over: 4 x 1,048,576 B; 0.9 MiB more were not told apart"
+    ),
+    "M0153": _RESTS.format(
+        blocks="three of the MLP's bf16 [14336, 4864] (133 MiB) lie in segments of 134 MiB, where after random weights "
+        "two do; a tie between equal free blocks decides about one rest more, see below"
+    ),
 }
 """Why today's figure differs, by the id of the published one; of the others rounding explains all, or nearly all.
 The tensors of M1171 and M1184 are read from torch's record of allocations (``torch.cuda.memory._snapshot``) at the
 peaks of both, old and new; those of M1187 are twice M1184's."""
+
+
+AS_RUN = {
+    "M0145": 1_039_234_560,
+    "M0149": 1_315_480_064,
+    "M0153": 1_711_645_184,
+    "M0157": 2_515_116_544,
+    "M0197": 16_515_083_776,
+    "M0201": 18_155_384_320,
+    "M0205": 21_437_951_488,
+    "M0213": 31_674_323_456,
+    "M0217": 34_304_479_744,
+    "M0221": 39_565_840_896,
+}
+"""Peaks in bytes of the published prefills played by hand as their script ran them, where a segment's address is above
+those of all segments before it.  torch 2.3.1, transformers 4.46.0, accelerate 1.0.1, the stand-in for flash-attn;
+``from_pretrained`` of a checkpoint of zeros with ``device_map="auto"``; ``generate`` as the checkpoint's own generation
+config says.  M0145 decoded its 2048 tokens, the others two: their peak is the prefill."""
+AS_RUN_FALLING = {**AS_RUN, "M0153": 1_712_693_760}
+"""The same with each segment below those before it, M0145 aside, which was not played so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +205,16 @@ def page(folder: Path, versions: Path) -> str:
         "|---|---|--:|--:|--:|--:|--:|---|",
         *(_today_row(pair) for pair in today(versions)),
         "",
+        "## Qwen2.5 as its script ran it",
+        "",
+        *_AS_RUN_SAID,
+        "",
+        "| id | published | emulated | | with falling addresses |",
+        "|---|--:|--:|--:|--:|",
+        *(_as_run_row(published_id) for published_id in AS_RUN),
+        "",
+        *_AS_RUN_WHY,
+        "",
         *_LEFT_OUT,
     ]
     return "\n".join(lines) + "\n"
@@ -229,16 +266,49 @@ def _today_row(pair: Pair) -> str:
     )
 
 
+def _as_run_row(published_id: str) -> str:
+    printed = _gib(_published()[published_id].peak_allocated_bytes or 0)
+    falling = "-" if published_id == "M0145" else _gib(AS_RUN_FALLING[published_id])
+    return f"| {published_id} | {printed} | {AS_RUN[published_id]:,} | {_gib(AS_RUN[published_id])} | {falling} |"
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f}"
+
+
 def _named(versions: Path) -> str:
     found = json.loads((versions / MADE_WITH).read_text(encoding="utf-8"))["versions"]
     return ", ".join(f"{name} {version}" for name, version in found.items())
 
 
+_AS_RUN_SAID = (
+    "Played by hand with torch 2.3.1, transformers 4.46.0, accelerate 1.0.1 and the stand-in for flash-attn: a",
+    "checkpoint of zeros through `from_pretrained`, then `generate` with the checkpoint's sampling, each length in a",
+    "process of its own.  In GiB, two decimals, as published.",
+)
+_AS_RUN_WHY = (
+    "The same page's six prefills of 1.5B and 3B print as published too, with either order.",
+    "",
+    "What 0.5B took more than today's recording is no tensor: both asked for the same bytes, within 0.5 MB.  The",
+    "allocator rounds a segment of 10 MiB or more up to 2 MiB, and hands a block out whole where it would leave 1 MiB",
+    "or less; `max_memory_allocated` counts such rests: 18,228,824 B of 0.5B at 6144 tokens, 154,676,440 B of 3B.",
+    "With random weights instead of the checkpoint, and nothing else changed, 0.5B takes 4 x 1,048,576 B less at",
+    "6144, and one at 14336 and at 30720; emptying the cache after such a load gives today's versions 4.1, 3.1 and",
+    "1.0 MB back.",
+    "",
+    "M0153 is 973,026 B short of what prints as 1.60.  Of two equal free blocks torch 2.3 takes the lower, so the",
+    "driver's addresses decide.  Where they fall, one more of the cache's tensors, bf16 [1, 2, 14336, 64] (3,670,016",
+    "B), has 1 MiB over, and it prints 1.60; so it does in five of six random orders.  Which that A100's driver gave",
+    "is not published: its segments' addresses (`torch.cuda.memory_snapshot()`) would tell.  M1168 above agrees to",
+    "the byte where they rise: where they fall it is 1,048,576 B more, and in the one random order tried as much",
+    "less.",
+)
 _LEFT_OUT = (
     "## What is not compared",
     "",
     "- NF4 runs (M1204 to M1229): bitsandbytes brings kernels and allocations of its own.",
-    "- Qwen2.5 with prompts of one token (M0145, M0193, M0209): 2048 decoded tokens take Python a minute or two each.",
+    "- Qwen2.5 with prompts of one token (M0193, M0209; M0145 only as its script ran it): 2048 decoded tokens take",
+    "  Python some minutes each.",
     "- optimum-benchmark's runs (M0809 to M0926): torch 2.1.1 and transformers 4.35.2, whose cache and logits differ.",
 )
 
