@@ -18,6 +18,7 @@ from nooom.formulas.case import Case
 from nooom.formulas.errors import UsageError
 from nooom.profiler.measurement import Measurement
 from nooom.profiler.tracer.attribution import CATEGORIES
+from nooom.profiler.tracer.hidden import name_of
 
 FOLDER = "components"
 """Beside the recordings of one set of versions."""
@@ -115,7 +116,8 @@ def _phases(gpu: str, case: Case, phases: Mapping[str, Any]) -> Iterator[Apart]:
             phase=name,
             measured_bytes=int(found["measured"]),
             components=dict(zip(CATEGORIES, map(int, found["components"]), strict=True)),
-            hidden=list(found["hidden"]),
+            # By the names that are known today.
+            hidden=[{**block, "what": name_of(block["op"], block["bytes"])} for block in found["hidden"]],
         )
 
 

@@ -93,7 +93,11 @@ def _norms(call: Scratch) -> tuple[int, ...]:
 
 
 def _softmax_backward(call: Scratch) -> tuple[int, ...] | None:
-    return None if _element_bytes(call) == 4 else (hidden.softmax_backward_bytes(math.prod(call.inputs[0])),)
+    return (hidden.softmax_backward_bytes(math.prod(call.inputs[0])),)
+
+
+def _safe_softmax(call: Scratch) -> tuple[int, ...] | None:
+    return (hidden.safe_softmax_bytes(math.prod(call.inputs[0])),)
 
 
 def _draws(call: Scratch) -> tuple[int, ...]:
@@ -120,6 +124,7 @@ RULES = {
     ),
     "_foreach_norm": Rule(sizes=_norms, formula="foreach_norm_bytes"),
     "_softmax_backward_data": Rule(sizes=_softmax_backward, formula="softmax_backward_bytes"),
+    "_safe_softmax": Rule(sizes=_safe_softmax, formula="safe_softmax_bytes", rest="a boolean for each row"),
     "multinomial": Rule(sizes=_draws, formula="multinomial_bytes", rest="flags of a few bytes"),
 }  # fmt: skip
 """By the operator's name."""
@@ -141,16 +146,16 @@ def page(apart: Sequence[Apart], scratch: Sequence[Scratch], versions: str) -> s
     lines = [
         "# What no tensor shows",
         "",
-        f"Cases of the oracle's grid, played on phantom GPUs with {versions} and taken apart by the tracer: how much",
-        "of each peak has a name, and what CUDA kernels allocate for themselves.  Made by",
+        "Cases of the oracle's grid, played on phantom GPUs and taken apart by the tracer: how much of each peak has a",
+        f"name, and what CUDA kernels allocate for themselves.  With {versions}.  Made by",
         "`python -m nooom.benchmarks.hidden_allocations results` from `results/emulated/*/components/`.",
         "",
         "## How much has a name",
         "",
         *_shares(apart),
         "",
-        "A peak differs between the pass with the tracer and the one without where the allocator's unsplit rests fall",
-        "on other blocks: what was asked for is the same.",
+        "*Named* are tensors, and blocks of kernels that are known by name; what is left is of unknown origin.  The",
+        "last column compares the pass with the tracer with the one without.",
         "",
         "## By operation",
         "",
@@ -191,7 +196,7 @@ def _operations(scratch: Sequence[Scratch]) -> list[str]:
             continue
         rule = RULES.get(op.split(".")[1])
         name = f"`{op}`" + (" backward" if backward else "")
-        what = next((n for size in most.sizes if (n := name_of(op, size))), "unknown")
+        what = name_of(op, max(most.sizes)) or "unknown"
         formula = f"`{rule.formula}`" if rule else "-"
         lines.append(
             f"| {name} | {what} | {most.bytes / 2**20:.2f} MiB | {most.case.label()} | {formula} | {_met(found)} | "

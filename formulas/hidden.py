@@ -80,13 +80,14 @@ def efficient_forward_bytes(
 def efficient_backward_bytes(
     batch: int, heads: int, queries: int, head_dim: int, element_bytes: int
 ) -> tuple[int, ...]:
-    """Row sums, and the query's gradient in fp32 with a counter for each 64 rows (widths up to 128).
+    """Row sums, and the query's gradient in fp32 with counters for each 64 or 128 rows, as heads are wide.
 
     ``transformers/cuda/attention_backward.cu``.  An fp32 input takes the product and its sums in two steps.
     """
     rows = batch * heads * queries
     width = 64 if head_dim <= 64 else 128
-    workspace = batch * heads * (_rounded(queries, 64) * width * _FLOAT32 + 16 * math.ceil(queries / 64))
+    counters = 16 * math.ceil(queries / width)
+    workspace = batch * heads * (_rounded(queries, 64) * width * _FLOAT32 + counters)
     sums = (rows * _FLOAT32,)
     if element_bytes == _FLOAT32:
         sums = (rows * head_dim * _FLOAT32, rows * _FLOAT32, *(sums if batch * heads > 1 else ()))
@@ -127,8 +128,13 @@ def foreach_norm_bytes(elements: Sequence[int]) -> int:
 
 
 def softmax_backward_bytes(elements: int) -> int:
-    """The product of gradient and output in fp32, where a half-precision softmax is differentiated."""
+    """The product of gradient and output, in fp32 for half precision too, where a softmax is differentiated."""
     return elements * _FLOAT32
+
+
+def safe_softmax_bytes(elements: int) -> int:
+    """A boolean for each score, where a softmax looks for rows that are masked as a whole."""
+    return elements
 
 
 def multinomial_bytes(rows: int, vocabulary: int) -> int:

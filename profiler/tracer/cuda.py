@@ -2,7 +2,7 @@
 
 PyTorch's allocator records its own events, each with what stands as the thread's *metadata* at that moment, which is
 the number of the operation that runs.  Nothing is asked of the GPU and no stack is kept, so the peaks stay what they
-were but for temporaries that Python holds a moment longer; the run without the tracer stays the measurement.
+were; the run without the tracer stays the measurement all the same.
 """
 
 from __future__ import annotations

@@ -18,8 +18,6 @@ class Output:
     """Of its storage."""
     shape: tuple[int, ...]
     dtype: str
-    whole_bytes: int
-    """Of its storage, which it may be a view of."""
 
 
 @dataclass(eq=False, slots=True)

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nooom.profiler.tracer.accumulation import in_place, learn
+from nooom.profiler.tracer.addresses import address_of
 from nooom.profiler.tracer.journal import Journal, Operation, Output
 from nooom.profiler.tracer.owners import Owners
 from nooom.profiler.tracer.places import Places
@@ -44,6 +46,7 @@ class Tracer(TorchDispatchMode):
         self._places = Places()
 
     def __enter__(self) -> Tracer:
+        learn()
         self._places.open()
         self.owners.open()
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -59,6 +62,7 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         if func.is_view:
             return func(*args, **(kwargs or {}))
+        func, args = in_place(func, args)
         number = self._journal.number()
         operation = self._noted(number, func, args)
         self._journal.entries.append(operation)
@@ -90,13 +94,11 @@ class Tracer(TorchDispatchMode):
             if isinstance(tensor, (tuple, list)):
                 yield from self._outputs(tensor)
             elif isinstance(tensor, torch.Tensor) and tensor.device.type == self._device_type:
-                storage = tensor.untyped_storage()
-                dtype = str(tensor.dtype).removeprefix("torch.")
-                yield Output(storage.data_ptr(), tuple(tensor.shape), dtype, storage.nbytes())
+                yield Output(address_of(tensor), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
     def _address(self, value: Any) -> int | None:
         ours = isinstance(value, torch.Tensor) and value.device.type == self._device_type
-        return value.untyped_storage().data_ptr() if ours else None
+        return address_of(value) if ours else None
 
 
 def _shapes(values: Iterable[Any]) -> Iterator[tuple[int, ...]]:

@@ -10,6 +10,7 @@ import torch
 from torch.nn.modules import module as module_hooks
 from torch.optim import optimizer as optimizer_hooks
 
+from nooom.profiler.tracer.addresses import address_of
 from nooom.profiler.tracer.journal import Journal
 
 PARAMETERS, GRADIENTS, OPTIMIZER = "parameters", "gradients", "optimizer"
@@ -108,4 +109,4 @@ class Owners:
 
     def _write(self, tensor: torch.Tensor, category: str, name: str) -> None:
         if tensor.device.type == self._device_type:
-            self._journal.owns(tensor.untyped_storage().data_ptr(), category, name)
+            self._journal.owns(address_of(tensor), category, name)

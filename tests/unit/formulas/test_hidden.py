@@ -37,6 +37,8 @@ def test_flash_attentions_backward_pass_keeps_sums_and_a_gradient_in_fp32() -> N
 def test_efficient_attention() -> None:
     assert hidden.efficient_backward_bytes(4, 14, 1024, 64, 2) == (229_376, 14_694_400)
     assert hidden.efficient_backward_bytes(4, 12, 1024, 64, 4) == (12_582_912, 196_608, 196_608, 12_595_200)
+    # Mistral's heads are 128 wide: counters for 128 rows each.
+    assert hidden.efficient_backward_bytes(4, 32, 4096, 128, 2) == (2_097_152, 268_500_992)
     assert hidden.efficient_forward_bytes(1, 16, 1024, 128, 2, widest=192) == (8_388_608,)
     assert hidden.efficient_forward_bytes(1, 16, 1024, 128, 2, widest=128) == ()
 
@@ -66,4 +68,5 @@ def test_clipping_takes_a_norm_for_each_chunk_of_the_largest_tensor() -> None:
 
 def test_softmax_and_draws_are_in_fp32() -> None:
     assert hidden.softmax_backward_bytes(2 * 14 * 2048 * 2048) == 469_762_048
+    assert hidden.safe_softmax_bytes(2 * 14 * 2048 * 2048) == 117_440_512
     assert hidden.multinomial_bytes(1, 151_936) == 607_744

@@ -10,7 +10,7 @@ from nooom.profiler.tracer.ledger import Change, Ledger
 
 def operation(number: int, name: str = "aten.mm.default", *outputs: int, **more: Any) -> Operation:
     facts = {"module": None, "site": None, "backward": False, "differentiable": True, "optimizer": False, **more}
-    made = tuple(Output(address, (4,), "float32", 16) for address in outputs)
+    made = tuple(Output(address, (4,), "float32") for address in outputs)
     return Operation(number=number, name=name, outputs=made, **facts)
 
 
