@@ -124,13 +124,16 @@ def write(folder: Path, content: str | bytes) -> Path:
 def refused(tiny_config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """The exit code, stdout and stderr of ``nooom run`` on each of these configs."""
     folder = tmp_path_factory.mktemp("models")
-    contents = {f"absurd-{number}": json.dumps({**tiny_config, **change}) for number, change in enumerate(ABSURD)}
+    contents: dict[str, str | bytes] = {
+        f"absurd-{number}": json.dumps({**tiny_config, **change}) for number, change in enumerate(ABSURD)
+    }
     for key in MISSING:
         contents[f"missing-{key}"] = json.dumps({name: value for name, value in tiny_config.items() if name != key})
-    for name, content in {**contents, **NONE}.items():
+    contents |= NONE
+    for name, content in contents.items():
         write(folder / name, content)
     completed = subprocess.run(
-        [sys.executable, "-c", EACH, *contents, *NONE],
+        [sys.executable, "-c", EACH, *contents],
         cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     return dict(json.loads(completed.stdout))
