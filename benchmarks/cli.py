@@ -44,17 +44,18 @@ def _root() -> None:
 @with_case_flags
 def run(
     suite: Annotated[
-        str | None, typer.Argument(help="demo, smoke, or a .toml file; none: one case by its flags")
+        str | None, typer.Argument(help="demo, smoke, article, h100, or a .toml file; none: one case by its flags")
     ] = None,
     *,
     flags: Mapping[str, Any],
     device: Annotated[str, typer.Option(help="auto, cuda, cpu or phantom (auto: the GPU when there is one)")] = "auto",
     gpu: _Played = None,
     gpu_memory: _Capacity = None,
+    gpus: Annotated[str | None, typer.Option(metavar="N|all", help="one case per GPU at a time, on N of them")] = None,
     out: Annotated[Path, typer.Option(help="where measurements.jsonl is kept; appended to")] = Path("nooom-results"),
     resume: Annotated[bool, typer.Option("--resume", help="skip cases that the out folder has finished")] = False,
     shard: Annotated[str | None, typer.Option(metavar="K/N", help="only the K-th of N parts")] = None,
-    budget: Annotated[str | None, typer.Option(metavar="9m", help="start no case after this time")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="9m", help="be over by then; what is left waits")] = None,
     timeout: Annotated[str, typer.Option(metavar="30m", help="limit for one case's process")] = "30m",
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="run a model's own code")] = False,
     attribute: Annotated[
@@ -75,6 +76,7 @@ def run(
         device=device,
         gpu=gpu,
         gpu_memory=gpu_memory,
+        gpus=gpus,
         out=out,
         resume=resume,
         shard=shard,

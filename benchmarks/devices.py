@@ -10,6 +10,7 @@ from nooom.formulas.case import Case, check_built
 from nooom.formulas.errors import CannotMeasureError, UsageError, nearest
 from nooom.formulas.gpus import GPU
 from nooom.profiler import hardware
+from nooom.profiler.phantom.accounts import MAX_GPUS
 
 CPU_THREADS = 2
 """Fixed, whatever the machine has: CPU attention's scratch grows with threads, and figures must be comparable."""
@@ -27,6 +28,10 @@ class Device:
     threads: int | None = None
     gpu: GPU | None = None
     """The GPU that is played; None where cases run on what is there."""
+    index: int | None = None
+    """Of several GPUs in use at a time, which one this is, from 0; None where there is one."""
+    visible: str | None = None
+    """What CUDA_VISIBLE_DEVICES is to say to its processes; None leaves it as it is."""
 
 
 CPU = Device(
@@ -78,11 +83,34 @@ def choose(name: str, gpu: GPU | None = None) -> Device:
         return CUDA if hardware.find_gpus() and not hardware.torch_build().without_cuda else CPU
     if name not in _DEVICES:
         raise UsageError(f"--device {name!r} is unknown; {nearest(name, ['auto', *_DEVICES, *_UNBUILT])}")
-    if name == "cuda" and not hardware.find_gpus():
+    if name == "cuda" and not hardware.visible_gpus():
         raise CannotMeasureError(f"--device cuda: no GPU to measure on: {hardware.looked_for()}")
     if name == "cuda" and hardware.torch_build().without_cuda:
         raise CannotMeasureError(f"--device cuda: there is a GPU, but torch can't use it: {hardware.looked_for()}")
     return _DEVICES[name]
+
+
+def spread(device: Device, gpus: str | None) -> list[Device]:
+    """The devices that cases run on at the same time, one GPU each.
+
+    Args:
+        device: the one that was chosen.
+        gpus: as ``--gpus`` takes it: a number, ``all``, or None for one.
+
+    Raises:
+        UsageError: no such number, more than there are, all of a phantom's, or several where there is no GPU.
+    """
+    if gpus is None:
+        return [device]
+    if device.name == "cpu":
+        raise UsageError("--gpus is for cuda and phantom")
+    if device.gpu is not None and gpus == "all":
+        raise UsageError("--gpus all: a phantom has as many as it is told; e.g. --gpus 2")
+    names = hardware.visible_gpus() if device.gpu is None else [str(number) for number in range(MAX_GPUS)]
+    wanted = len(names) if gpus == "all" else int(gpus) if gpus.isdecimal() and len(gpus) < 4 else 0
+    if not 1 <= wanted <= len(names):
+        raise UsageError(f"--gpus must be all or a number from 1 to {len(names)}, not {gpus!r}")
+    return [dataclasses.replace(device, index=index, visible=names[index]) for index in range(wanted)]
 
 
 def check(case: Case, device: Device) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -59,11 +60,23 @@ class Options:
     on_phase: Callable[[str], None] = lambda phase: None
     on_log: Callable[[str], None] = lambda log: None
     deadline: float | None = None
-    """When to stop starting cases, in ``time.monotonic()``'s seconds."""
+    """When nothing runs any more, in ``time.monotonic()``'s seconds."""
+    estimate: Callable[[Planned], float] = lambda planned: 0.0
+    """How many seconds a case will take: one that would not be over by the deadline isn't started."""
+    prepare: Callable[[Planned], Planned] = lambda planned: planned
+    """Called right before a case begins, for what must lie on the disk by then."""
+
+    def left_s(self) -> float:
+        return math.inf if self.deadline is None else self.deadline - time.monotonic()
 
 
-def plan(cases: Iterable[Case], device: Device) -> list[Planned]:
+def plan(cases: Iterable[Case], device: Device, *, write_checkpoints: bool = False) -> list[Planned]:
     """Resolve every case's model and check it, before anything runs: a typo in the last case costs no hour.
+
+    Args:
+        cases: what is to be run.
+        device: where.
+        write_checkpoints: a zoo model's checkpoint will be written before it is loaded.
 
     Raises:
         UsageError: an unknown model, a config that is none, a case that the model or the device can't run.
@@ -72,18 +85,23 @@ def plan(cases: Iterable[Case], device: Device) -> list[Planned]:
     for case in cases:
         check(case, device)
         model, shape = resolve_case(case)
-        _check_with_model(case, model)
+        _check_with_model(case, model, write_checkpoints)
         known = case if model.key is not None else dataclasses.replace(case, model=model.name)
         planned.append(Planned(case=known, model=model, shape=shape))
     return list({item.case_id: item for item in planned}.values())  # a case that stands there twice runs once
 
 
-def _check_with_model(case: Case, model: Model) -> None:
+def is_written_first(item: Planned) -> bool:
+    """Whether its checkpoint, of random weights, is one that the run writes: a zoo name is a config alone."""
+    return bool(item.case.pretrained) and item.model.key is None
+
+
+def _check_with_model(case: Case, model: Model, write_checkpoints: bool) -> None:
     if case.pretrained and "text_config" in model.config:
         raise UsageError(
             f"{case.model} is multimodal: --pretrained is not built yet, without it its language model runs"
         )
-    if case.pretrained and not _weights(model):
+    if case.pretrained and not _weights(model) and not (write_checkpoints and model.key is None):
         where = model.directory or "a zoo name, which is a config alone"
         raise UsageError(f"--pretrained: no *.safetensors in {where}; give --model the directory of a checkpoint")
 
@@ -103,22 +121,29 @@ def run(planned: Iterable[Planned], device: Device, options: Options) -> Iterato
     """Measure each case in turn.  What happens to one case never stops the next; ^C ends the child and is raised."""
     children: Children | None = None
     allocator: str | None = None
-    played = Phantom(device.gpu) if device.gpu is not None else None
+    played = Phantom(device.gpu, 1 + (device.index or 0)) if device.gpu is not None else None
     try:
         for item in planned:
-            if options.deadline is not None and time.monotonic() >= options.deadline:
-                return
+            if options.left_s() <= options.estimate(item):
+                continue  # a shorter one may still be over in time
             if children is None or item.case.allocator != allocator:
                 if children is not None:
                     children.close()
                 # The allocator's settings are read once a process, so cases that differ in them need servers that do.
                 allocator = item.case.allocator
-                environment = _environment(allocator)
+                environment = _environment(allocator, device.visible)
                 if played is not None:
                     environment = played.environment(environment)
                 children = Children(_preload(item), environment, fork=options.fork)
             options.on_case(item)
-            yield _measure(item, device, children, options)
+            began = time.monotonic()
+            limited = dataclasses.replace(options, timeout_s=max(min(options.timeout_s, options.left_s()), 0.1))
+            record = _prepared_and_measured(item, device, children, limited)
+            if record.status == "timeout" and options.left_s() <= 0:
+                continue  # ended by the budget: it is left, and has not failed
+            where = {} if device.index is None else {"gpu_index": device.index}
+            took = {"wall_s": round(time.monotonic() - began, 2), **where}
+            yield dataclasses.replace(record, fingerprint=record.fingerprint | took)
     finally:
         if children is not None:
             children.close()
@@ -128,6 +153,14 @@ def run(planned: Iterable[Planned], device: Device, options: Options) -> Iterato
 
 def is_finished(record: Measurement) -> bool:
     return record.status in _FINISHED
+
+
+def _prepared_and_measured(item: Planned, device: Device, children: Children, options: Options) -> Measurement:
+    try:
+        ready = options.prepare(item)
+    except CannotMeasureError as error:  # a full disk, say: the cases that need nothing of it go on
+        return _as_measurement(item, device, [Outcome(status="crashed", message=str(error))])
+    return _measure(ready, device, children, options)
 
 
 def _measure(item: Planned, device: Device, children: Children, options: Options) -> Measurement:
@@ -195,7 +228,7 @@ def _as_measurement(item: Planned, device: Device, outcomes: list[Outcome]) -> M
         device=device.name,
         gpu=notes.get("gpu"),
         status=failed.status if failed else "ok",
-        weights="pretrained" if item.case.pretrained else "random",
+        weights="pretrained" if item.case.pretrained and not is_written_first(item) else "random",
         phases=phases,
         first=_first(main, others),
         retries=main.answer.get("retries"),
@@ -239,7 +272,7 @@ def _error(outcome: Outcome) -> dict[str, Any]:
     return {"kind": outcome.status, **details, "message": outcome.message, "phase": phase}
 
 
-def _environment(allocator: str) -> dict[str, str]:
+def _environment(allocator: str, visible: str | None = None) -> dict[str, str]:
     """The children's: this process's, with what would change a measurement behind the case's back taken out."""
     environment = {key: value for key, value in os.environ.items() if not key.endswith("_ALLOC_CONF")}
     environment |= {
@@ -256,6 +289,8 @@ def _environment(allocator: str) -> dict[str, str]:
     }
     if allocator:
         environment["PYTORCH_ALLOC_CONF"] = allocator
+    if visible is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = visible
     return environment
 
 

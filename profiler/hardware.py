@@ -77,6 +77,22 @@ def find_gpus() -> list[FoundGPU]:
         return []
 
 
+def visible_gpus() -> list[str]:
+    """The GPUs that torch may use here, one at a time, each as CUDA_VISIBLE_DEVICES names it.
+
+    Where NVML isn't there (a container that was given the compute driver alone), device files still tell.
+    """
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        names = [name.strip() for name in chosen.split(",")]
+        return names if names[0] not in ("", "-1") and (find_gpus() or _device_files()) else []
+    return [gpu.uuid for gpu in find_gpus()] or [str(index) for index in range(len(_device_files()))]
+
+
+def _device_files() -> list[str]:
+    return glob.glob("/dev/nvidia[0-9]*")
+
+
 def _found(library: Any, index: int) -> FoundGPU:
     handle = library.nvmlDeviceGetHandleByIndex(index)
     memory = device_memory(library, handle)
@@ -104,7 +120,7 @@ def looked_for() -> str:
             library_says = f"NVML shows {library.nvmlDeviceGetCount()} GPUs"
     except Exception as error:
         library_says = f"NVML: {error}"
-    devices = "/dev/nvidia* is there" if glob.glob("/dev/nvidia[0-9]*") else "no /dev/nvidia*"
+    devices = "/dev/nvidia* is there" if _device_files() else "no /dev/nvidia*"
     return f"{library_says}; {devices}; {_torch_says(torch_build())}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,16 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from nooom.benchmarks import devices, runner
+from nooom.benchmarks import cost, devices, runner, several
+from nooom.benchmarks.checkpoints import Checkpoints
 from nooom.benchmarks.journal import Journal, JournalError, read
+from nooom.benchmarks.sharding import shard
 from nooom.benchmarks.suites.suite import load_suite
 from nooom.formulas.case import FLAGS, Case
 from nooom.formulas.errors import UsageError
 from nooom.formulas.gpus import find
 from nooom.formulas.shape import ModelShape
+from nooom.profiler import hardware
 from nooom.profiler.measurement import SCHEMA_VERSION, Measurement
 
 _FAILED = ("crashed", "timeout", "killed")
@@ -34,6 +37,7 @@ class Request:
     device: str
     gpu: str | None
     gpu_memory: str | None
+    gpus: str | None
     out: Path
     resume: bool
     shard: str | None
@@ -47,12 +51,16 @@ class Request:
 
 def run(request: Request) -> int:
     """Measure, save each case as it finishes, and show the table; returns the exit code."""
+    began = time.monotonic()
     console = Console(stderr=True, markup=False, highlight=False)
     if request.gpu is None and request.gpu_memory is not None:
         raise UsageError("--gpu-memory gives a played GPU another capacity: add --gpu NAME")
     gpu = find(request.gpu, request.gpu_memory) if request.gpu is not None else None
     device = devices.choose(request.device, gpu)
-    planned = _shard(runner.plan(_cases(request, device.name), device), request.shard)
+    used = devices.spread(device, request.gpus)
+    suite = request.suite is not None
+    whole = runner.plan(_cases(request, device.name), device, write_checkpoints=suite)
+    planned = shard(whole, request.shard, _estimate(device))
     with Journal(request.out) as journal:
         if journal.torn:
             console.print(
@@ -62,11 +70,14 @@ def run(request: Request) -> int:
         fresh = [item for item in planned if item.case_id not in earlier]
         if earlier:
             console.print(f"resuming: {len(planned) - len(fresh)} of {len(planned)} cases were finished before")
-        deadline = time.monotonic() + seconds(request.budget, "--budget") if request.budget else None
+        deadline = began + seconds(request.budget, "--budget") if request.budget else None
+        if suite and device is not devices.CPU:
+            console.print(_announced(request, fresh, len(used)), soft_wrap=True)
         done: dict[str, Measurement] = {}
         unsaved: JournalError | None = None
         try:
-            _measure(fresh, device, request, journal, console, deadline, done)
+            with Checkpoints(lambda what: console.print(f"  writing a checkpoint of {what}")) as checkpoints:
+                _measure(fresh, used, request, journal, console, deadline, done, checkpoints)
         except JournalError as error:
             unsaved = error
     shapes = {item.case_id: item.shape for item in planned}
@@ -104,14 +115,15 @@ def _written(case: Case) -> dict[str, Any]:
     }
 
 
-def _shard(planned: list[runner.Planned], shard: str | None) -> list[runner.Planned]:
-    """Every N-th case from the K-th on: ``K/N``, counted from 1."""
-    if shard is None:
-        return planned
-    k, slash, n = shard.partition("/")
-    if not (slash and k.isdecimal() and n.isdecimal() and 1 <= int(k) <= int(n)):
-        raise UsageError(f"--shard must read K/N with 1 <= K <= N, e.g. 1/3, not {shard!r}")
-    return planned[int(k) - 1 :: int(n)]
+def _estimate(device: devices.Device) -> Callable[[runner.Planned], float]:
+    """Seconds that a case takes on a GPU; on the CPU nobody has estimated any."""
+    return (lambda item: 1.0) if device.name == "cpu" else (lambda item: cost.seconds(item.case, item.shape))
+
+
+def _announced(request: Request, fresh: Sequence[runner.Planned], gpus: int) -> str:
+    part = f", shard {request.shard}" if request.shard else ""
+    time = cost.said(cost.total(fresh) / gpus)
+    return f"{request.suite}{part}: {len(fresh)} cases, about {time} on {cost.GPU} (an estimate, on the slow side)"
 
 
 def seconds(text: str, option: str) -> float:
@@ -138,7 +150,7 @@ def _earlier(
     now = fingerprint({})
     wanted = {item.case_id for item in planned}
     found = {}
-    for record in read(path) if path.stat().st_size else ():
+    for record in read(path.parent):  # other shards' too, where their folders were put there
         same = all(record.fingerprint.get(name) == now.get(name) for name in runner.LIBRARIES)
         explains = not attributed or record.status != "ok" or any(phase.components for phase in record.phases)
         finished = runner.is_finished(record) and explains
@@ -148,22 +160,24 @@ def _earlier(
 
 
 def _answers_for(record: Measurement, device: devices.Device) -> bool:
-    """Whether it was made on such a device: of played GPUs, on the same one."""
+    """Whether it was made on such a device: on the same GPU, played or real, as far as its name is known."""
     if (record.source, record.device) != (device.source, device.name):
         return False
     if device.gpu is None:
-        return True
+        names = {gpu.name for gpu in hardware.find_gpus()} if device.name == "cuda" else set()
+        return not names or record.gpu is None or record.gpu.get("name") in names
     return record.gpu == {"name": device.gpu.device_name, "total_bytes": device.gpu.total_bytes}
 
 
 def _measure(
     planned: Sequence[runner.Planned],
-    device: devices.Device,
+    used: Sequence[devices.Device],
     request: Request,
     journal: Journal,
     console: Console,
     deadline: float | None,
     done: dict[str, Measurement],
+    checkpoints: Checkpoints,
 ) -> None:
     columns = (
         SpinnerColumn(),
@@ -193,12 +207,14 @@ def _measure(
             on_phase=lambda phase: progress.update(task, description=f"{label}: {phase}"),
             on_log=on_log,
             deadline=deadline,
+            prepare=checkpoints.prepare,
+            estimate=(lambda item: 0.0) if used[0].name == "cpu" else _estimate(used[0]),
         )
-        for record in runner.run(planned, device, options):
+        for record in several.run(planned, used, options):
             done[record.case_id] = record
             journal.append(record)
             progress.advance(task)
-            console.print(_line(record, label), soft_wrap=True, highlight=False)
+            console.print(_line(record, Case.from_dict(record.case).label()), soft_wrap=True, highlight=False)
 
 
 def _line(record: Measurement, label: str) -> str:

@@ -6,14 +6,16 @@ model = "HuggingFaceTB/SmolLM2-135M"
 [[case]]                    # one case; a list of values makes one case of each
 workload = "sft"
 seq = [128, 256]
-on = "cpu"                  # only on this device
+on = "cpu"                  # only on this device, or on any of a list
+oom_on = ["h100-80gb"]      # the GPUs on which this is expected to run out of memory
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from typing import Any
 from nooom.benchmarks import devices
 from nooom.formulas.case import Case
 from nooom.formulas.errors import UsageError, nearest
+from nooom.formulas.gpus import GPUS
 
 _HERE = Path(__file__).parent
 _MAX_CASES = 100_000
@@ -31,6 +34,8 @@ class Suite:
     name: str
     description: str
     cases: tuple[Case, ...]
+    oom_on: Mapping[Case, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """The GPUs, by the command's names, on which a case is expected to run out of memory."""
 
 
 def names() -> list[str]:
@@ -54,13 +59,18 @@ def load_suite(name: str, device: str) -> Suite:
     for key in content:
         if key not in ("description", "defaults", "case"):
             raise UsageError(f"{path}: unknown key {key!r}; {nearest(key, ['description', 'defaults', 'case'])}")
-    cases = tuple(_cases(content, path, device))
-    if not cases:
+    found = list(_cases(content, path, device))
+    if not found:
         raise UsageError(f"{path}: no [[case]] for device {device}")
-    return Suite(name=path.stem, description=str(content.get("description", "")), cases=cases)
+    return Suite(
+        name=path.stem,
+        description=str(content.get("description", "")),
+        cases=tuple(case for case, _ in found),
+        oom_on={case: gpus for case, gpus in found if gpus},
+    )
 
 
-def _cases(content: dict[str, Any], path: Path, device: str) -> Iterator[Case]:
+def _cases(content: dict[str, Any], path: Path, device: str) -> Iterator[tuple[Case, tuple[str, ...]]]:
     defaults, written = content.get("defaults", {}), content.get("case", [])
     if not isinstance(defaults, dict) or not isinstance(written, list):
         raise UsageError(f"{path}: [defaults] must be a table and [[case]] a list of tables")
@@ -69,17 +79,25 @@ def _cases(content: dict[str, Any], path: Path, device: str) -> Iterator[Case]:
             if not isinstance(flags, dict):
                 raise UsageError("not a table")
             merged = {**defaults, **flags}
-            if (on := merged.get("on", device)) not in devices.NAMES:
-                raise UsageError(f"on is {on!r}; {nearest(str(on), devices.NAMES)}")
-            if on == device:
-                yield from _grid(merged)
+            on = _known("on", merged.pop("on", device), devices.NAMES)
+            gpus = _known("oom_on", merged.pop("oom_on", []), GPUS)
+            if device in on:
+                yield from ((case, gpus) for case in _grid(merged))
         except UsageError as error:
             raise UsageError(f"{path}: case {number}: {error}") from error
 
 
+def _known(key: str, value: Any, known: Collection[str]) -> tuple[str, ...]:
+    """One name or a list of them; raises UsageError for one that isn't known."""
+    names = value if isinstance(value, list) else [value]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{key} is {name!r}; {nearest(str(name), known)}")
+    return tuple(names)
+
+
 def _grid(flags: dict[str, Any]) -> Iterator[Case]:
     """One case for each combination of the values that are lists."""
-    flags = {key: value for key, value in flags.items() if key != "on"}
     axes = [value if isinstance(value, list) else [value] for value in flags.values()]
     size = 1
     for axis in axes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,9 @@ _IDLE_LIMIT_BYTES = 256 << 20
 _IDLE_LIMIT_WITH_RESERVED_BYTES = 1 << 30
 """The same where NVML counts the driver's own memory as used: up to 912 MB on an idle A100."""
 _ALLOW_BUSY = "NOOOM_ALLOW_BUSY"
+_PATIENCE_S = 10.0
+"""How long a busy GPU is waited for: a driver may take seconds to give back what the case before us had."""
+_LOOK_AGAIN_S = 0.25
 
 _FIGURES = {
     "peak_allocated_bytes": "allocated_bytes.all.peak",
@@ -64,7 +68,7 @@ class CudaInstrument:
         refuse_what_cannot_be_measured(torch)
         properties = torch.cuda.get_device_properties(0)  # no context yet: the GPU is still as we found it
         uuid = str(getattr(properties, "uuid", "")) or None
-        nvml_works = self._look_at_the_idle_gpu(uuid)
+        nvml_works = self._wait_for_an_idle_gpu(uuid)
         warm = torch.ones((8, 8), device=self.torch_device)
         (warm @ warm).sum().item()
         del warm
@@ -77,6 +81,7 @@ class CudaInstrument:
         self._gpu = {"name": properties.name, "total_bytes": int(properties.total_memory)}
         self._notes |= {
             "cuda": torch.version.cuda,
+            "gpu_uuid": uuid,
             "compute_capability": f"{properties.major}.{properties.minor}",
             "start_allocated_bytes": int(torch.cuda.memory_allocated()),
         }
@@ -114,6 +119,16 @@ class CudaInstrument:
     def close(self) -> None:
         if self._sampler is not None:
             self._sampler.close()
+
+    def _wait_for_an_idle_gpu(self, uuid: str | None) -> bool:
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return self._look_at_the_idle_gpu(uuid)
+            except CannotMeasureError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_LOOK_AGAIN_S)
 
     def _look_at_the_idle_gpu(self, uuid: str | None) -> bool:
         """Before our context exists: refuses a GPU that somebody else is using.  False without NVML."""

@@ -24,8 +24,7 @@ def test_smoke_is_eight_quick_cases() -> None:
     assert {case.workload for case in cases} == {"inference", "sft", "lora", "grpo"}
 
 
-@pytest.mark.parametrize("name", names())
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("name", "device"), [*((name, "cuda") for name in names()), ("demo", "cpu"), ("smoke", "cpu")])
 def test_no_suite_has_a_case_twice(name: str, device: str) -> None:
     ids = [case.case_id() for case in load_suite(name, device).cases]
     assert len(ids) == len(set(ids))
@@ -37,6 +36,23 @@ def test_lists_make_a_grid(tmp_path: Path) -> None:
     assert [(c.seq, c.batch) for c in load_suite(str(path), "cpu").cases] == [(64, 1), (64, 2), (128, 1), (128, 2)]
 
 
+def test_a_case_may_be_for_several_devices_and_expected_to_run_out_of_memory(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        '[defaults]\nmodel = "m"\nworkload = "sft"\non = ["cuda", "phantom"]\n[[case]]\nseq = 64\n'
+        '[[case]]\nseq = [128, 256]\noom_on = ["h100-80gb"]\n'
+    )
+    for device in ("cuda", "phantom"):
+        suite = load_suite(str(path), device)
+        assert {case.seq: suite.oom_on.get(case, ()) for case in suite.cases} == {
+            64: (),
+            128: ("h100-80gb",),
+            256: ("h100-80gb",),
+        }
+    with pytest.raises(UsageError, match="for device cpu"):
+        load_suite(str(path), "cpu")
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -44,6 +60,7 @@ def test_lists_make_a_grid(tmp_path: Path) -> None:
         ("[[case]]\nbatch = " + "9" * 5000 + "\n", "not a suite"),
         ('[[case]]\nmodel = "m"\nworkload = "sft"\nbatch = 1' + "0" * 400 + "\n", "an integer of"),
         ('[[case]]\nmodel = "m"\nworkload = "sft"\non = "gpu"\n', "case 1: on is 'gpu'"),
+        ('[[case]]\nmodel = "m"\nworkload = "sft"\noom_on = "h100"\n', "case 1: oom_on is 'h100'; did you mean h100"),
         ("[[cases]]\n", "unknown key 'cases'; did you mean case"),
         ('[[case]]\nmodel = "m"\nworkload = "sft"\nbacth = 2\n', "case 1: unknown case key 'bacth'"),
         ('[[case]]\nmodel = "m"\nworkload = "grpo"\nbatch = 3\n', "case 1: --batch 3 is not a multiple"),

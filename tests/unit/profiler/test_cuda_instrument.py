@@ -117,6 +117,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch, samplers: list[FakeSampler]) -> FakeCu
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(used=1 << 20, pids=()))
     monkeypatch.delenv("NOOOM_ALLOW_BUSY", raising=False)
+    monkeypatch.setattr("nooom.profiler.instruments.cuda._PATIENCE_S", 0.0)
     return fake
 
 
@@ -160,6 +161,20 @@ def test_a_busy_gpu_is_refused_by_pid(cuda: FakeCuda, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(used=3 << 30, pids=(4242,)))
     with pytest.raises(CannotMeasureError, match=r"busy: 3.00 GiB in use, processes 4242 \(0.00 GiB\)"):
         CudaInstrument().open()
+
+
+def test_a_gpu_that_is_still_given_back_is_waited_for(
+    cuda: FakeCuda, samplers: list[FakeSampler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The case before us has ended, and the driver takes a moment to say so."""
+    seen = iter([3 << 30, 3 << 30, 1 << 20])
+    library = fake_nvml(used=0, pids=())
+    library.nvmlDeviceGetMemoryInfo = lambda handle, version: SimpleNamespace(total=1, used=next(seen), reserved=9)
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    monkeypatch.setattr("nooom.profiler.instruments.cuda._PATIENCE_S", 60.0)
+    monkeypatch.setattr("nooom.profiler.instruments.cuda._LOOK_AGAIN_S", 0.0)
+    CudaInstrument().open()
+    assert [sampler.idle_used_bytes for sampler in samplers] == [1 << 20]
 
 
 @pytest.mark.parametrize(
