@@ -21,6 +21,7 @@ from nooom.formulas.shape import ModelShape
 from nooom.profiler import hardware
 from nooom.profiler.child import Children, Outcome
 from nooom.profiler.fingerprint import fingerprint
+from nooom.profiler.instruments.cuda import ForkedError
 from nooom.profiler.measurement import EXPLANATION, Measurement, Phase, phase_from_json
 from nooom.profiler.phantom.launcher import Phantom
 
@@ -167,9 +168,12 @@ def _measure(item: Planned, device: Device, children: Children, options: Options
     outcomes = []
     for instrument in device.passes:
         job = _job(item, device, instrument, options)
-        outcomes.append(children.run(job, timeout_s=options.timeout_s, on_phase=options.on_phase))
+        outcome = children.run(job, timeout_s=options.timeout_s, on_phase=options.on_phase)
+        if _kind(outcome) == ForkedError.__name__ and children.stop_forking():
+            outcome = children.run(job, timeout_s=options.timeout_s, on_phase=options.on_phase)
+        outcomes.append(outcome)
         options.on_log(outcomes[-1].log)
-        if (outcomes[-1].answer.get("error") or {}).get("kind") == CannotMeasureError.__name__:
+        if _kind(outcome) in (CannotMeasureError.__name__, ForkedError.__name__):
             raise CannotMeasureError(outcomes[-1].message)  # a busy GPU, say: no case after this one would fare better
         if outcomes[-1].status != "ok":
             break
@@ -180,6 +184,12 @@ def _measure(item: Planned, device: Device, children: Children, options: Options
     second = children.run(job, timeout_s=options.timeout_s, on_phase=options.on_phase)
     options.on_log(second.log)
     return _attributed(record, second)
+
+
+def _kind(outcome: Outcome) -> str | None:
+    """Of the error that a child ended with."""
+    kind: str | None = (outcome.answer.get("error") or {}).get("kind")
+    return kind
 
 
 def _attributed(record: Measurement, second: Outcome) -> Measurement:

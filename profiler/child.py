@@ -92,6 +92,12 @@ class Children:
                 self._server.wait()
             self._server = None
 
+    def stop_forking(self) -> bool:
+        """Start a new interpreter for each job from now on; False where that is so already."""
+        self.close()
+        forked, self._fork = self._fork, False
+        return forked
+
     def run(
         self, job: Mapping[str, Any], *, timeout_s: float, on_phase: Callable[[str], None] = lambda phase: None
     ) -> Outcome:

@@ -120,9 +120,14 @@ def _estimate(device: devices.Device) -> Callable[[runner.Planned], float]:
     return (lambda item: 1.0) if device.name == "cpu" else (lambda item: cost.seconds(item.case, item.shape))
 
 
+def _passes(request: Request) -> int:
+    """How many times as long a case takes that is run once more, watching every operation."""
+    return 3 if request.attribute else 1
+
+
 def _announced(request: Request, fresh: Sequence[runner.Planned], gpus: int) -> str:
     part = f", shard {request.shard}" if request.shard else ""
-    time = cost.said(cost.total(fresh) / gpus)
+    time = cost.said(cost.total(fresh) * _passes(request) / gpus)
     return f"{request.suite}{part}: {len(fresh)} cases, about {time} on {cost.GPU} (an estimate, on the slow side)"
 
 
@@ -208,7 +213,7 @@ def _measure(
             on_log=on_log,
             deadline=deadline,
             prepare=checkpoints.prepare,
-            estimate=(lambda item: 0.0) if used[0].name == "cpu" else _estimate(used[0]),
+            estimate=lambda item: 0.0 if used[0].name == "cpu" else _passes(request) * _estimate(used[0])(item),
         )
         for record in several.run(planned, used, options):
             done[record.case_id] = record

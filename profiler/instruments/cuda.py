@@ -39,6 +39,10 @@ def reading_from(statistics: Mapping[str, int], nvml_peak_bytes: int | None = No
     return Reading(nvml_peak_bytes=nvml_peak_bytes, **figures)
 
 
+class ForkedError(CannotMeasureError):
+    """Something that was imported before the fork has used CUDA, which a forked process then can't: a new one can."""
+
+
 class CudaInstrument:
     """Allocated, reserved, active and requested of one GPU, and NVML's figure for the process.
 
@@ -158,7 +162,9 @@ class CudaInstrument:
 
 
 def refuse_what_cannot_be_measured(torch: Any) -> None:
-    """Raises CannotMeasureError: no GPU that torch can use, or another allocator than PyTorch's own."""
+    """Raises ForkedError, or CannotMeasureError: no GPU that torch can use, or another allocator than PyTorch's own."""
+    if torch.cuda._is_in_bad_fork():
+        raise ForkedError("a library that is imported before the cases are forked uses CUDA already")
     if not torch.cuda.is_available():
         raise CannotMeasureError(f"torch {torch.__version__} finds no GPU that it can use")
     backend = torch.cuda.get_allocator_backend()

@@ -23,7 +23,12 @@ SMOL = "HuggingFaceTB/SmolLM2-135M"
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What children answer, and the jobs and environments that they were given."""
-    told: dict[str, Any] = {"with": lambda job, timeout_s: Outcome(status="ok"), "jobs": [], "environments": []}
+    told: dict[str, Any] = {
+        "with": lambda job, timeout_s: Outcome(status="ok"),
+        "jobs": [],
+        "environments": [],
+        "forks": True,
+    }
 
     class Children:
         def __init__(self, preload: list[str], environment: Mapping[str, str], **_: Any) -> None:
@@ -33,6 +38,10 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             told["jobs"].append(job)
             told["environments"].append(self.environment)
             return told["with"](job, timeout_s)
+
+        def stop_forking(self) -> bool:
+            forked, told["forks"] = told["forks"], False
+            return forked
 
         def close(self) -> None: ...
 
@@ -100,6 +109,17 @@ def test_a_checkpoint_that_the_run_writes_has_random_weights_and_is_another_case
     assert item.case_id != plan(8)[0].case_id
     with pytest.raises(UsageError, match="a zoo name, which is a config alone"):
         runner.plan([item.case], devices.CUDA)
+
+
+def test_cases_get_new_interpreters_where_something_that_is_imported_uses_cuda(answer: dict[str, Any]) -> None:
+    """torch refuses CUDA in a forked process then: the first case says so, and every other one is started anew."""
+    forked = Outcome(status="crashed", message="uses CUDA", answer={"error": {"kind": "ForkedError"}})
+    answer["with"] = lambda job, timeout_s: forked if answer["forks"] else Outcome(status="ok")
+    assert ran(plan(8, 16)) == [8, 16]
+    assert len(answer["jobs"]) == 3
+    answer["with"] = lambda job, timeout_s: forked
+    with pytest.raises(CannotMeasureError, match="uses CUDA"):
+        ran(plan(8))
 
 
 def test_each_gpu_takes_the_next_case_and_the_record_says_which(answer: dict[str, Any]) -> None:
