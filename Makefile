@@ -88,8 +88,9 @@ oracle: setup-cuda ## Record the oracle's grid on phantom GPUs: results/emulated
 	$(VENV_PYTHON) -m nooom.benchmarks.emulated_against_published results/emulated
 	$(VENV_PYTHON) -m nooom.benchmarks.hidden_allocations results
 
-oracle-old: setup .venv-old/.complete ## Play published fine-tunings in the versions of their time: results/emulated/published.jsonl
+oracle-old: setup .venv-old/.complete build/transformers-4.46/.complete ## Play published runs in the versions of their time: results/emulated/published.jsonl, as_run.jsonl
 	PYTHONPATH=$(CURDIR) .venv-old/bin/python -m nooom.benchmarks.old results/emulated/published.jsonl
+	PYTHONPATH=$(CURDIR)/build/transformers-4.46:$(CURDIR) .venv-old/bin/python -m nooom.benchmarks.old.speed results/emulated/as_run.jsonl
 	$(VENV_PYTHON) -m nooom.benchmarks.emulated_against_published results/emulated
 
 # Its own environment: nooom's workloads need newer versions than these.  Python 3.11 or 3.12: torch 2.4 knows no later one.
@@ -98,6 +99,12 @@ oracle-old: setup .venv-old/.complete ## Play published fine-tunings in the vers
 	.venv/bin/python -m venv .venv-old
 	@echo "installing torch 2.4's CUDA build in .venv-old (about 5 GB, once)"
 	PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= .venv-old/bin/python -m pip install --quiet -r $<
+	touch $@
+
+# What the published prefills ran on, beside .venv-old: it has the version that the fine-tunings ran on.
+build/transformers-4.46/.complete: benchmarks/old/speed.txt .venv-old/.complete
+	rm -rf build/transformers-4.46
+	PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= .venv-old/bin/python -m pip install --quiet --no-deps --target build/transformers-4.46 -r $<
 	touch $@
 
 clean: ## Remove what these commands made, but for .venv, .venv-cuda, .venv-old and measurements

@@ -1,8 +1,9 @@
 /* Device addresses: a range of this process's address space for each GPU, which nobody can read or write.
  *
- * They rise, as the driver's do, and are the same in every run: PyTorch's allocator takes the lower of two blocks that
- * suit it equally.  The range lies below where position-independent programs and libraries are put, so that no host
- * buffer is ever taken for device memory.
+ * They rise, and are the same in every run.  A driver's may rise or fall: recordings of H100s show both.  Where two free
+ * blocks suit PyTorch's allocator equally it chooses by address, so a peak that max_memory_allocated shows can depend
+ * on it, by what a block has over.  The range lies below where position-independent programs and libraries are put, so
+ * that no host buffer is ever taken for device memory.
  */
 #define _GNU_SOURCE
 #include "phantom.h"

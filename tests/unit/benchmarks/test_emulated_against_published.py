@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from nooom.benchmarks.emulated_against_published import AS_RUN, AS_RUN_FALLING, PAGE, old, page, today
-from nooom.benchmarks.journal import read
+from nooom.benchmarks.emulated_against_published import AS_RUN, PAGE, as_run, old, page, today
 from nooom.benchmarks.oracle import MADE_WITH
 from nooom.benchmarks.shipped import RESULTS
+from nooom.formulas.errors import UsageError
 
 FOLDER = RESULTS / "emulated"
 VERSIONS = sorted(path.parent for path in FOLDER.glob(f"*/{MADE_WITH}"))[-1]
@@ -46,11 +48,25 @@ def test_todays_versions_come_near(figure: str, within: float) -> None:
 
 
 def test_as_their_script_ran_them_prefills_print_what_was_published() -> None:
-    short = {}
-    for record in read(RESULTS / "measured" / "public"):
-        figure, rounding = record.fingerprint["published"][0], record.fingerprint.get("rounding_bytes", 0)
-        if figure in AS_RUN and abs(less := (record.peak_allocated_bytes or 0) - AS_RUN[figure]) > rounding:
-            short[figure] = less - rounding
-    assert list(short) == ["M0153"]
-    assert 0 < short["M0153"] < 1 << 20  # one rest that the allocator leaves unsplit
-    assert AS_RUN_FALLING["M0153"] - AS_RUN["M0153"] == 1 << 20
+    rows = as_run(FOLDER)
+    assert [pair.id for pair, _ in rows] == [
+        "M0149", "M0153", "M0157", "M0197", "M0201", "M0205", "M0213", "M0217", "M0221",
+    ]  # fmt: skip
+    (other,) = [pair for pair, _ in rows if pair.beyond_rounding_bytes]
+    assert other.id == "M0153"
+    assert other.off_bytes < 0
+    assert other.beyond_rounding_bytes < 1 << 20  # one rest that the allocator leaves unsplit
+
+
+def test_the_rows_of_that_script_are_the_published_cases() -> None:
+    for pair, line in as_run(FOLDER):
+        case = pair.published.case
+        assert (line["model"], line["length"]) == (case["model"], case["seq"])
+        assert line["requested_bytes"] < line["peak_bytes"]
+        assert (line["torch"], line["transformers"]) == ("2.4.1", "4.46.0")
+
+
+def test_an_id_that_was_not_published_is_refused(tmp_path: Path) -> None:
+    (tmp_path / AS_RUN).write_text('{"id": "M9999"}\n', encoding="utf-8")
+    with pytest.raises(UsageError, match=r"as_run\.jsonl:1: 'M9999' is no published record"):
+        as_run(tmp_path)
