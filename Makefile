@@ -17,8 +17,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 VENV_PYTHON := .venv/bin/python
 
+# What `make wheels` takes along: pure Python but for psutil, and without torch and transformers, which are measured.
+CARRIED ?= typer rich psutil nvidia-ml-py peft accelerate shellingham click markdown-it-py mdurl pygments
+
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda oracle oracle-old demo test test-slow lint format bench wheel demo-results public-results calibration-results peers claims claims-evidence clean
+.PHONY: help setup setup-cuda oracle oracle-old rehearsal gpu-results wheels demo test test-slow lint format bench wheel demo-results public-results calibration-results peers claims claims-evidence clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -65,7 +68,7 @@ public-results: setup ## Make results/measured/public anew from its manifest of 
 
 calibration-results: setup ## Fit results/calibration to the measurements that ship
 	rm -rf results/calibration
-	$(VENV_PYTHON) -m benchmarks calibrate results/measured/public results/demo
+	$(VENV_PYTHON) -m benchmarks calibrate results/measured results/demo
 
 # Others' estimators lie beside .venv, not in it: some want versions of what .venv pins that nooom can't use.
 peers: setup build/peers/.complete ## Hold others' estimators against the published measurements: results/peers.md
@@ -87,6 +90,17 @@ oracle: setup-cuda ## Record the oracle's grid on phantom GPUs: results/emulated
 	.venv-cuda/bin/python -m nooom.benchmarks.oracle results/emulated
 	$(VENV_PYTHON) -m nooom.benchmarks.emulated_against_published results/emulated
 	$(VENV_PYTHON) -m nooom.benchmarks.hidden_allocations results
+
+rehearsal: setup-cuda ## Play the GPU campaign through on phantom GPUs: results/rehearsal.md (half an hour)
+	rm -rf build/rehearsal
+	$(VENV_PYTHON) -m nooom.benchmarks.campaign.rehearsal results
+
+# DIR: outputs of runs on a GPU.  EMULATED: outputs of the same runs on phantoms.  REHEARSAL=1: DIR's are of phantoms too.
+gpu-results: setup ## Turn a campaign's outputs into committed results (DIR="a b", EMULATED="c", REHEARSAL=1)
+	$(VENV_PYTHON) -m nooom.benchmarks.campaign.results $(DIR) $(addprefix --emulated ,$(EMULATED)) $(if $(REHEARSAL),--rehearsal)
+
+wheels: setup ## Download what a machine with a GPU and no network may lack, to carry there: build/wheels
+	$(VENV_PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --dest build/wheels -c constraints.txt $(CARRIED)
 
 oracle-old: setup .venv-old/.complete build/transformers-4.46/.complete ## Play published runs in the versions of their time: results/emulated/published.jsonl, as_run.jsonl
 	PYTHONPATH=$(CURDIR) .venv-old/bin/python -m nooom.benchmarks.old results/emulated/published.jsonl

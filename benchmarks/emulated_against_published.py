@@ -49,7 +49,7 @@ CAUSES = {
     "3,229,614,080 B where 4.48 had three of bf16 [16376, 49158], 1,610,022,816 B each; 4.48 kept 24 outputs of "
     "c_attn, bf16 [16384, 2304], 1,811,939,328 B together",
     "M1176": "one row more in embedding and head, bf16 [4096] each, in weights, gradients, two states and the step's "
-    "root: 5 x 16,384 B; and one scalar, 512 B",
+    "root: 5 x 16,384 B; and two scalars, 512 B each: the losses that the Trainer keeps",
     "M1179": "as M1176",
     "M1184": _LORA.format(tokens=16_384, logits=1_048_608_768, norm=134_217_728, batch=4, mask=67_108_864),
     "M1187": _LORA.format(tokens=32_768, logits=2_097_217_536, norm=268_435_456, batch=8, mask=134_217_728),

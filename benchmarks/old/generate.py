@@ -28,7 +28,7 @@ def generate(checkpoint: str, length: int, new_tokens: int) -> dict[str, int]:
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
 
-    torch.multinomial = _multinomial
+    torch.multinomial = _multinomial  # type: ignore[assignment]
     with prepare():
         model = AutoModelForCausalLM.from_pretrained(
             checkpoint, torch_dtype="auto", device_map="auto", attn_implementation="flash_attention_2"

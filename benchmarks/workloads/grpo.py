@@ -61,7 +61,7 @@ def _step(case: Case, policy: Any, reference: Any, optimizer: Any, accelerator: 
         known = None if reference_logprobs is None else reference_logprobs[rows]
         loss = grpo_loss(logprobs, old, advantages[rows], known) * (len(logprobs) / case.batch)
         accelerator.backward(loss)
-        del logprobs, old, known, loss  # as a trainer's step does when it returns: their graph holds what it was made of
+        del logprobs, old, known, loss  # a trainer's step does when it returns: their graph holds what it came from
     accelerator.clip_grad_norm_(policy.parameters(), MAX_GRAD_NORM)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

@@ -56,7 +56,7 @@ def _fits(mine: Any, other: Any) -> bool:
 def _owners(args: tuple[Any, ...]) -> tuple[int, int, int]:
     """Who holds the first gradient, its object in Python, and its storage: three counts."""
     storage = args[0].untyped_storage()._cdata
-    return args[0]._use_count(), sys.getrefcount(args[0]), torch._C._storage_Use_Count(storage)  # type: ignore[attr-defined]
+    return args[0]._use_count(), sys.getrefcount(args[0]), torch._C._storage_Use_Count(storage)
 
 
 @functools.cache

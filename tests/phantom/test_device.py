@@ -129,6 +129,33 @@ def test_running_out_of_memory_is_a_status_with_its_phase_and_request(phantom_no
     assert found["gpu"]["total_bytes"] == 700 * MIB
 
 
+@pytest.mark.parametrize(
+    ("batch", "room", "flags", "status", "failed_in"),
+    [
+        # Its live bytes fit and what the allocator keeps beside them does not: the cache goes back to the driver.
+        (32, 238 * MIB, ["--checkpointing"], "ok", None),
+        # The same in the forward pass; what the backward pass asks for finds no room even so.
+        (64, 628 * MIB, [], "oom", "backward"),
+    ],
+)
+def test_the_allocator_frees_its_cache_and_tries_again(
+    phantom_nooom: Command,
+    tiny_model: Path,
+    batch: int,
+    room: int,
+    flags: list[str],
+    status: str,
+    failed_in: str | None,
+) -> None:
+    capacity = room + (GPUS["a100-80gb"].context_bytes or 0)
+    flags = ["--batch", str(batch), "--seq", "512", "--gpu-memory", f"{capacity // MIB}MiB", *flags]
+    found = measurement(phantom_nooom(*case(tiny_model, "sft", *flags)))
+    assert found["status"] == status
+    assert found["retries"] > 0
+    assert (found["error"] or {}).get("phase") == failed_in
+    assert all(phase["peak_reserved_bytes"] <= room for phase in found["phases"])
+
+
 def test_expandable_segments_reserve_in_pages_of_two_mib(shared: Shared) -> None:
     plain, growing = (found for found in shared.suite if found["case"]["batch"] == 16)
     assert growing["case"]["allocator"] == "expandable_segments:True"

@@ -18,12 +18,12 @@ CALIBRATION = ROOT / "results" / "calibration"
 
 def test_the_calibration_is_what_the_measurements_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    for table in tables([Path("results/measured/public"), Path("results/demo")]):
+    for table in tables([Path("results/measured"), Path("results/demo")]):
         write(table, tmp_path)
     made = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("constants.*")}
     kept = {path.relative_to(CALIBRATION): path.read_text() for path in CALIBRATION.rglob("constants.*")}
     assert made == kept, "make calibration-results"
-    assert {path.parts[0] for path in kept} == {"cpu", "a100-80gb"}
+    assert {path.parts[0] for path in kept} >= {"cpu", "a100-80gb"}
 
 
 def test_what_the_cpu_measured_is_never_called_a_gpus() -> None:
