@@ -14,6 +14,8 @@ import pytest
 
 LORA = ["--model", "Qwen/Qwen2.5-7B", "--workload", "lora", "--batch", "8", "--checkpointing", "--gpu", "h100-80gb"]
 
+USUAL_START_S = 0.012
+"""Of a bare Python, on a machine where the limits below were found to leave room."""
 COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
 """As users have it: where Python may keep no compiled files, it compiles all of nooom at every start."""
 
@@ -37,7 +39,14 @@ def test_within_its_time(nooom: Any, patience: Any, arguments: list[str], limit_
         return min(wall, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
 
     seconds()
-    assert any(seconds() < limit_s * patience() for _ in range(12))
+    assert any(seconds() < limit_s * patience() * slowness() for _ in range(12))
+
+
+def slowness() -> float:
+    """How much slower than usual this machine starts a Python at this moment: a shared one may be by a factor."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-I", "-S", "-c", "pass"], check=True)
+    return max(1.0, (time.perf_counter() - began) / USUAL_START_S)
 
 
 def test_at_least_seventy_claims_each_with_a_verdict(nooom: Callable[..., Any]) -> None:
