@@ -2,7 +2,7 @@
 
 ``{"case": {flags that were given}, "phases": {name: {"components": [bytes in the order of CATEGORIES], "measured":
 peak of the pass without the tracer, "hidden": [blocks that no tensor owns]}}, "scratch": [what operations took for
-themselves]}``.  One case in four is taken apart (:func:`chosen`); the tensors themselves are not kept, they are a
+themselves]}``.  :func:`chosen` says which cases; the tensors themselves are not kept, they are a
 ``nooom run --attribute`` away.
 """
 
@@ -68,9 +68,15 @@ class Scratch:
     bytes: int
 
 
-def chosen(number: int) -> bool:
-    """Whether the case of that number in its suite is taken apart."""
-    return number % _EVERY == 0
+def chosen(cases: Sequence[Case]) -> set[int]:
+    """The numbers of a suite's cases that are taken apart: one in four, and of each workload one of every model."""
+    taken = set(range(0, len(cases), _EVERY))
+    seen = {(cases[number].workload, cases[number].model) for number in taken}
+    for number, case in enumerate(cases):
+        if (case.workload, case.model) not in seen:
+            seen.add((case.workload, case.model))
+            taken.add(number)
+    return taken
 
 
 def written(case: Mapping[str, Any], record: Measurement) -> str:

@@ -4,7 +4,8 @@ The grid is ``suites/oracle/``: each file is named after the GPU that its cases 
 ``a100-80gb@8GiB`` for one with another capacity).  ``FOLDER/<versions>/`` gets a file of the same name with one line a
 case, sorted, and ``made_with.json``: the versions and the GPUs.  Nothing in them depends on when or where they were
 made, so two runs agree byte for byte, and whoever predicts what these versions take can be held against them without
-CUDA: :func:`load` reads them.  One case in four is also taken apart: ``components.py``.
+CUDA: :func:`load` reads them.  One case in four, and one of each model and workload, is also taken apart:
+``components.py``.
 
 A run that is stopped goes on where it was: finished cases wait in the folder ``--work`` until all are there.
 """
@@ -184,7 +185,7 @@ def _records(stem: str, suites: Path, work: Path) -> Iterator[Measurement]:
     out = work / stem
     done = {record.case_id: record for record in read(out / FILE_NAME)} if (out / FILE_NAME).is_file() else {}
     left = [item for item in planned if item.case_id not in done]
-    apart = {item.case_id for number, item in enumerate(planned) if components.chosen(number)}
+    apart = {planned[number].case_id for number in components.chosen([item.case for item in planned])}
     options = runner.Options(timeout_s=CASES_LIMIT_S, on_case=lambda item: _say(f"{stem}: {item.case.label()}"))
     plain = runner.run([item for item in left if item.case_id not in apart], device, options)
     attributed = runner.run(
