@@ -106,6 +106,8 @@ def records(table: pd.DataFrame, shapes: Mapping[str, ModelShape] | None = None)
     phases, peaks = columns["phase"], columns["peak_allocated_bytes"]
     for rows in rows_of.values():
         first = {name: values[rows[0]] for name, values in columns.items()}
+        if not _missing(first["name"]):
+            continue  # anyone's own code, of which no formula says anything
         case = case_of(first)
         place = "" if _missing(first["file"]) else f"{first['file']}:{first['line']}"
         shape = known.get(first["case_id"]) or by_model.get(case.model)

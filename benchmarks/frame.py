@@ -25,7 +25,7 @@ VERSIONS = ("nooom", "torch", "transformers", "peft", "accelerate")
 
 _DTYPES: dict[type, Any] = {int: "Int64", float: "Float64", str: "string", bool: "boolean"}
 _COLUMNS: dict[str, str] = {
-    **dict.fromkeys(("file", "case_id", "source", "device", "gpu", "status", "weights"), "string"),
+    **dict.fromkeys(("file", "case_id", "name", "source", "device", "gpu", "status", "weights"), "string"),
     **dict.fromkeys(("line", "record", "gpu_total_bytes", "retries"), "Int64"),
     **{name: _DTYPES[flag.kind] for name, flag in FLAGS.items()},
     "phase": "string",
@@ -38,7 +38,8 @@ def load(path: str | os.PathLike[str]) -> pd.DataFrame:
     """The measurements of a journal (``measurements.jsonl``), or of every journal under a folder.
 
     One row for each phase of each record: ``file`` and ``line`` (where the record stands), ``record`` (its number, from
-    0: a case may have been measured twice), ``case_id``, ``source``, ``device``, ``gpu``, ``gpu_total_bytes``,
+    0: a case may have been measured twice), ``case_id``, ``name`` (of anyone's own code, which has no flags; <NA> for a
+    case), ``source``, ``device``, ``gpu``, ``gpu_total_bytes``,
     ``status``, ``weights``, ``retries``, every case flag by its name, ``phase``, the phase's figures (bytes as
     integers; unknown is <NA>, never 0) and the versions of the libraries.
     A record without phases (it ran out of memory before the first ended, say) has one row whose phase is <NA>.
@@ -81,7 +82,8 @@ def _rows(record: Entry | Measurement, number: int) -> Iterable[dict[str, Any]]:
         "gpu": _text(gpu.get("name")),
         "gpu_total_bytes": _whole(gpu.get("total_bytes")),
         "retries": measurement.retries,
-        **Case.from_dict(measurement.case).to_dict(),
+        "name": measurement.label if measurement.is_own_code else None,
+        **(dict.fromkeys(FLAGS) if measurement.is_own_code else Case.from_dict(measurement.case).to_dict()),
         **{name: _text(measurement.fingerprint.get(name)) for name in VERSIONS},
     }
     if not measurement.phases:

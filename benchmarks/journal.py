@@ -16,6 +16,8 @@ from nooom.formulas.errors import NooomError, UsageError
 from nooom.profiler.measurement import Measurement, RecordError
 
 FILE_NAME = "measurements.jsonl"
+_MAX_LINES = 100_000
+"""More than any suite has; a file of millions of lines is refused before it fills the memory with records."""
 
 
 class JournalError(NooomError):
@@ -108,24 +110,38 @@ def read(path: Path) -> Iterator[Measurement]:
         yield entry.measurement
 
 
-def entries(path: Path) -> Iterator[Entry]:
+def entries(path: Path, *, torn: bool = True) -> Iterator[Entry]:
     """The lines of a journal, or of every journal under a folder, in file order.
 
+    Args:
+        path: the file or folder.
+        torn: pass over a last line that has no newline at its end, as a killed run leaves it.
+
     Raises:
-        UsageError: nothing there, unreadable, or a line that is no measurement, with its file and number.  A torn last
-            line (no newline at its end) is what a killed run leaves, and is passed over.
+        UsageError: nothing there, unreadable, too many lines, or a line that is no measurement, with its file and
+            number; without ``torn``, a torn line too.
     """
     for file in journals(path):
-        try:
-            text = file.read_bytes().decode("utf-8")
-        except OSError as error:
-            raise UsageError(f"{file}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{file}: not UTF-8 text (byte {error.start})") from error
-        whole, _, _torn = text.rpartition("\n")
-        for number, line in enumerate(whole.split("\n"), 1):
-            if line.strip():
-                yield Entry(file=file, line=number, measurement=_parsed(line, file, number))
+        yield from entries_of(file, torn=torn)
+
+
+def entries_of(file: Path, *, torn: bool = True) -> Iterator[Entry]:
+    """The lines of one file, whatever its name; raises as :func:`entries` does."""
+    try:
+        text = file.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file}: not UTF-8 text (byte {error.start})") from error
+    whole, _, rest = text.rpartition("\n")
+    count = text.count("\n")
+    if rest.strip() and not torn:
+        raise RecordError(f"{file}:{count + 1}: the line is torn, no newline ends it: the file was cut short")
+    if count > _MAX_LINES:
+        raise RecordError(f"{file}:{_MAX_LINES + 1}: {count} lines; a file of measurements has at most {_MAX_LINES}")
+    for number, line in enumerate(whole.split("\n"), 1):
+        if line.strip():
+            yield Entry(file=file, line=number, measurement=_parsed(line, file, number))
 
 
 def journals(path: Path) -> list[Path]:

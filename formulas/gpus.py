@@ -169,6 +169,12 @@ def by_device_name(device: str, total_bytes: int | None = None) -> GPU | None:
     return sized[0] if len(sized) == 1 else None
 
 
+def file_name(device: str, total_bytes: int | None = None) -> str:
+    """What files and folders of a GPU's results are called: the table's name for it, or its own in plain letters."""
+    gpu = by_device_name(device, total_bytes)
+    return gpu.name if gpu is not None else re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+
+
 def _pairs(words: list[str]) -> list[str]:
     """Neighbours written as one: RTX 4090 is rtx4090 in the table."""
     return [left + right for left, right in itertools.pairwise(words)]

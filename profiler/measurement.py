@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nooom.formulas.case import Case, CaseError
+from nooom.formulas.case import Case
 from nooom.formulas.errors import UsageError, nearest
 
 SCHEMA_VERSION = 1
@@ -19,6 +20,10 @@ STATUSES = ("ok", "oom", "timeout", "crashed", "killed")
 WEIGHTS = ("random", "pretrained")
 EXPLANATION = ("components", "tensors", "hidden")
 """What an attributed phase says of its peak, and others don't."""
+_SLACK, _SLACK_BYTES = 0.01, 1 << 20
+"""How far components may sum up to another peak than the measured one: they come from a pass of their own, and the
+tracer that names them moves a peak by less than a tenth of this."""
+_LONGEST_NAME = 500
 _BLOCKS = {
     "tensors": {"what", "category", "shape", "dtype", "module", "op", "site", "bytes", "count"},
     "hidden": {"what", "op", "backward", "module", "bytes", "count"},
@@ -60,10 +65,14 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One case under one instrument: the phases' worst over the measured steps, and what it was measured with."""
+    """One case under one instrument: the phases' worst over the measured steps, and what it was measured with.
+
+    Of anyone's own code, a test or a block of a script, ``case`` is :func:`own_code`'s.
+    """
 
     case_id: str
     case: dict[str, Any]
+    """Every flag of a :class:`Case`; of anyone's own code ``{"name": its name}``."""
     source: str
     device: str
     status: str
@@ -80,7 +89,19 @@ class Measurement:
     error: dict[str, Any] | None = None
     """For every status but ok: ``kind``, ``message``, ``phase``, and ``tried_bytes`` where memory ran out."""
     fingerprint: dict[str, Any] = field(default_factory=dict)
+    band_bytes: int | None = None
+    """In a baseline: growth of a phase's peak that passes, instead of what its evidence would allow."""
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def is_own_code(self) -> bool:
+        """Whether anyone's own code was measured, under a name, and no case: formulas have nothing to say of it."""
+        return set(self.case) == {"name"}
+
+    @property
+    def label(self) -> str:
+        """One short line that says what was measured."""
+        return str(self.case["name"]) if self.is_own_code else Case.from_dict(self.case).label()
 
     @property
     def peak_allocated_bytes(self) -> int | None:
@@ -91,6 +112,8 @@ class Measurement:
     def to_json(self) -> dict[str, Any]:
         record = {"schema_version": self.schema_version, **_shallow(self)}
         record["phases"] = [phase_to_json(phase) for phase in self.phases]
+        if self.band_bytes is None:
+            del record["band_bytes"]
         return record
 
     @classmethod
@@ -122,6 +145,18 @@ class Measurement:
         return cls(**rest, phases=[phase_from_json(item) for item in record["phases"]])
 
 
+def own_code(name: str) -> dict[str, Any]:
+    """The ``case_id`` and ``case`` of a measurement of anyone's own code, by the name that tells it from others.
+
+    Raises:
+        RecordError: no name, one that does not print, or one that is too long.
+    """
+    if not name or not name.isprintable() or len(name) > _LONGEST_NAME:
+        said = ascii(name)[:60]
+        raise RecordError(f"name is {said}, not printable text of 1 to {_LONGEST_NAME} characters")
+    return {"case_id": hashlib.sha256(name.encode()).hexdigest()[:16], "case": {"name": name}}
+
+
 def _check_parts(record: Mapping[str, Any]) -> None:
     """What is nested in a record: the case, the warm-up's phases, and that objects are objects."""
     for name in ("gpu", "first", "sampling", "error"):
@@ -130,13 +165,23 @@ def _check_parts(record: Mapping[str, Any]) -> None:
     if not isinstance(record.get("fingerprint", {}), Mapping):
         raise RecordError("fingerprint is not an object")
     try:
-        Case.from_dict(record["case"])
-    except CaseError as error:
+        if set(record["case"]) == {"name"}:
+            own_code(_text(record["case"]["name"]))
+        else:
+            Case.from_dict(record["case"])
+    except UsageError as error:
         raise RecordError(f"case: {error}") from error
     _check_bytes(record.get("retries"), "retries")
+    _check_bytes(record.get("band_bytes"), "band_bytes")
     _check_explanation(record.get("error") or {}, "error")
     for item in (record.get("first") or {}).get("phases") or []:
         phase_from_json(item)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise RecordError(f"name is {type(value).__name__}, not text")
+    return value
 
 
 def phase_to_json(phase: Phase) -> dict[str, Any]:
@@ -154,6 +199,7 @@ def phase_from_json(record: Any) -> Phase:
         if key.endswith("_bytes"):
             _check_bytes(value, f"{key} of phase {record['name']}")
     _check_explanation(record, f"phase {record['name']}")
+    _check_sum(record)
     seconds = record.get("seconds")
     if seconds is not None and (type(seconds) not in (int, float) or not math.isfinite(seconds) or seconds < 0):
         raise RecordError(f"seconds of phase {record['name']} is {seconds!r}, not a number of seconds or null")
@@ -178,6 +224,16 @@ def _check_explanation(record: Mapping[str, Any], where: str) -> None:
                 if block[figure] is None:
                     raise RecordError(f"{figure} in {key} of {where} is null")
                 _check_bytes(block[figure], f"{figure} in {key} of {where}")
+
+
+def _check_sum(record: Mapping[str, Any]) -> None:
+    """Components are the whole of a peak, or they are of another one."""
+    components, peak = record.get("components"), record.get("peak_allocated_bytes")
+    if not components or peak is None:
+        return
+    total = sum(size or 0 for size in components.values())
+    if abs(total - peak) > max(_SLACK * peak, _SLACK_BYTES):
+        raise RecordError(f"components of phase {record['name']} sum up to {total} bytes; its peak is {peak}")
 
 
 def _shallow(item: Any) -> dict[str, Any]:

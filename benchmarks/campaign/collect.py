@@ -12,7 +12,7 @@ from typing import Any
 from nooom.benchmarks.journal import FILE_NAME, Entry, entries, read
 from nooom.benchmarks.runner import LIBRARIES, is_finished
 from nooom.formulas.errors import UsageError
-from nooom.formulas.gpus import by_device_name
+from nooom.formulas.gpus import file_name
 from nooom.profiler.measurement import Measurement
 
 _A_PATH = re.compile(r"(?<![\w.:/-])/(?:[^\s/'\":]+/)+")
@@ -47,6 +47,8 @@ def _of(wanted: tuple[str, str], entry: Entry) -> Measurement:
     if (record.source, record.device) != wanted:
         said = f"{record.source} on {record.device}"
         raise UsageError(f"{entry.place}: {said}; only what was {' on '.join(wanted)} may stand in these results")
+    if record.is_own_code:
+        raise UsageError(f"{entry.place}: {record.label} is no case; only cases may stand in these results")
     return record
 
 
@@ -58,9 +60,8 @@ def _better(known: Measurement | None, other: Measurement) -> Measurement:
 def gpu_name(record: Measurement) -> str:
     """The command's name for the record's GPU, or its own as a folder's name."""
     named = record.gpu or {}
-    device, total = str(named.get("name") or "unknown-gpu"), named.get("total_bytes")
-    gpu = by_device_name(device, total if isinstance(total, int) else None)
-    return gpu.name if gpu is not None else re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    total = named.get("total_bytes")
+    return file_name(str(named.get("name") or "unknown-gpu"), total if isinstance(total, int) else None)
 
 
 def versions(record: Measurement) -> dict[str, str | None]:

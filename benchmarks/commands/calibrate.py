@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,14 +108,11 @@ def _alike(records: Sequence[Compared]) -> Mapping[tuple[str, str, tuple[tuple[s
 
 def _gpu(facts: Mapping[str, Any]) -> str:
     """The GPU by the command's name for it where it has one; evidence that isn't measured is part of the name."""
-    from nooom.formulas.gpus import by_device_name
+    from nooom.formulas.gpus import file_name
 
-    if not isinstance(facts["gpu"], str):
-        name = str(facts["device"])
-    else:
-        total = facts["gpu_total_bytes"]
-        gpu = by_device_name(facts["gpu"], total if isinstance(total, int) else None)
-        name = gpu.name if gpu else re.sub(r"[^a-z0-9]+", "-", facts["gpu"].lower()).strip("-")
+    total = facts["gpu_total_bytes"]
+    known = isinstance(facts["gpu"], str)
+    name = file_name(facts["gpu"], total if isinstance(total, int) else None) if known else str(facts["device"])
     return name if facts["source"] == "measured" else f"{name}-{facts['source']}"
 
 

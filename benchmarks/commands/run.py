@@ -219,15 +219,15 @@ def _measure(
             done[record.case_id] = record
             journal.append(record)
             progress.advance(task)
-            console.print(_line(record, Case.from_dict(record.case).label()), soft_wrap=True, highlight=False)
+            console.print(_line(record), soft_wrap=True, highlight=False)
 
 
-def _line(record: Measurement, label: str) -> str:
+def _line(record: Measurement) -> str:
     if record.status == "ok":
-        return f"  ok  {label}: {(record.peak_allocated_bytes or 0) / 2**30:.3f} GiB"
+        return f"  ok  {record.label}: {(record.peak_allocated_bytes or 0) / 2**30:.3f} GiB"
     error = record.error or {}
     where = f" in {error['phase']}" if error.get("phase") else ""
-    return f"  {record.status}{where}  {label}: {error.get('message')}"
+    return f"  {record.status}{where}  {record.label}: {error.get('message')}"
 
 
 def _show(records: Sequence[Measurement], as_json: bool, shapes: Mapping[str, ModelShape]) -> None:

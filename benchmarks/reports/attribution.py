@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from nooom.benchmarks.reports.figures import gib
-from nooom.formulas.case import Case
 from nooom.profiler.measurement import Measurement, Phase
 
 
@@ -23,9 +22,8 @@ def there(record: Measurement) -> bool:
 
 def show(record: Measurement, console: Console) -> None:
     """Print a record's attribution; what it lacks is said."""
-    label = Case.from_dict(record.case).label()
     phases = [phase for phase in record.phases if phase.components is not None]
-    console.print(Text.assemble("\n", (label, "bold"), ": what the peaks are made of, GiB"), soft_wrap=True)
+    console.print(Text.assemble("\n", (record.label, "bold"), ": what the peaks are made of, GiB"), soft_wrap=True)
     if failed := record.fingerprint.get("attribution"):
         console.print(f"  the pass that names them did not end as the case did: {failed}", soft_wrap=True)
     if phases:
