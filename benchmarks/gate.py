@@ -120,7 +120,7 @@ class Report:
         return {state: found[state] for state in STATES}
 
     def exit_code(self, *, strict: bool = False) -> int:
-        """0 fine, 1 where something grew, failed or is missing (``strict``: or is undecided), 3 with nothing compared."""
+        """0 fine, 1 where something grew, failed or is missing (``strict``: or is undecided), 3 nothing compared."""
         states = {row.state for row in self.rows}
         if states & set(FAILED) or (strict and states & set(UNDECIDED)):
             return 1
@@ -216,8 +216,8 @@ def report(rows: Iterable[Row]) -> Report:
 
 
 def _rank(row: Row) -> tuple[Any, ...]:
-    phases = row.phase or ""
-    return STATES.index(row.state), -(row.change_bytes or 0), row.label, row.case_id, str(row.group), row.side or "", phases
+    which = (row.label, row.case_id, str(row.group), row.side or "", row.phase or "")
+    return STATES.index(row.state), -(row.change_bytes or 0), which
 
 
 def _twin_key(record: Measurement) -> str:

@@ -1,0 +1,201 @@
+"""Baselines: the measurements that a gate compares with, in git, one case a line.
+
+``FOLDER/<suite>/<gpu>/torch-<minor>.jsonl``, ``<gpu>`` being ``cpu``, ``h100-80gb`` or ``h100-80gb-emulated``.  A line
+is a measurement's record, keys sorted, without what differs from run to run (times, the sampler, the warm-up), so that
+a pull request shows a change of memory and nothing else.  ``nooom baseline update`` is the only writer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nooom.benchmarks import gate
+from nooom.benchmarks.campaign.collect import canonical
+from nooom.benchmarks.journal import Entry, entries_of
+from nooom.formulas.errors import UsageError
+from nooom.formulas.gpus import file_name
+from nooom.profiler import regression
+from nooom.profiler.measurement import Measurement
+
+FOLDER = Path("results/baselines")
+_OF_THE_RUN = {"wall_s", "gpu_uuid", "gpu_index", "profiler", "scratch", "attribution", "invented_answers"}
+"""What a fingerprint says of the run and not of what was run."""
+_A_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updated:
+    """One baseline file, as it is to be."""
+
+    path: Path
+    """Below the baselines' folder."""
+    records: tuple[Measurement, ...]
+    added: int
+    changed: int
+    dropped: int
+
+    @property
+    def text(self) -> str:
+        return "".join(f"{line}\n" for line in sorted(canonical(record) for record in self.records))
+
+
+def path_of(suite: str, record: Measurement) -> Path:
+    """Where a record's baseline stands below the folder.
+
+    Raises:
+        UsageError: a suite's name that is no plain file name.
+    """
+    if not _A_NAME.fullmatch(suite):
+        raise UsageError(f"a baseline's suite is named in letters, digits, dots and dashes, not {suite[:60]!r}")
+    return (
+        Path(suite) / _machine(record) / f"torch-{regression.minor(record.fingerprint.get('torch')) or 'unknown'}.jsonl"
+    )
+
+
+def _machine(record: Measurement) -> str:
+    named = record.gpu or {}
+    if not isinstance(named.get("name"), str):
+        name = record.device
+    else:
+        total = named.get("total_bytes")
+        name = file_name(named["name"], total if isinstance(total, int) else None) or "unknown-gpu"
+    return name if record.source == "measured" else f"{name}-{record.source}"
+
+
+def line_of(record: Measurement, band_bytes: int | None = None) -> Measurement:
+    """A record as a baseline keeps it."""
+    return dataclasses.replace(
+        record,
+        phases=[dataclasses.replace(phase, seconds=None, rss_peak_bytes=None) for phase in record.phases],
+        first=None,
+        sampling=None,
+        fingerprint={name: value for name, value in record.fingerprint.items() if name not in _OF_THE_RUN},
+        band_bytes=record.band_bytes if band_bytes is None else band_bytes,
+    )
+
+
+def check(entries: Iterable[Entry]) -> None:
+    """Whether measurements may become a baseline.
+
+    Raises:
+        UsageError: one that failed or ran out of memory, or was made from a tree with changes that no commit has.
+    """
+    for entry in entries:
+        record = entry.measurement
+        if record.status != "ok":
+            raise UsageError(f"{entry.place}: {record.label} ended as {record.status}: no baseline")
+        if record.fingerprint.get("dirty"):
+            raise UsageError(
+                f"{entry.place}: {record.label} was measured in a tree with uncommitted changes, which nobody can "
+                "measure again: commit, measure, update"
+            )
+
+
+def updated(
+    folder: Path, suite: str, entries: Sequence[Entry], *, band_bytes: int | None = None, prune: bool = False
+) -> list[Updated]:
+    """The files of a suite with these measurements in place of what they had of the same cases; nothing is written.
+
+    Args:
+        folder: where baselines lie.
+        suite: whose cases they are.
+        entries: measurements, each case once.
+        band_bytes: to be stored with them; None keeps what a case had.
+        prune: drop the cases that the measurements have not.
+
+    Raises:
+        UsageError: a baseline that is there and can't be read, or a suite's name that is none.
+    """
+    by_path: dict[Path, list[Measurement]] = {}
+    for entry in entries:
+        by_path.setdefault(path_of(suite, entry.measurement), []).append(entry.measurement)
+    return [_merged(folder, path, records, band_bytes, prune) for path, records in sorted(by_path.items())]
+
+
+def _merged(folder: Path, path: Path, records: Sequence[Measurement], band_bytes: int | None, prune: bool) -> Updated:
+    known = _known(folder / path)
+    fresh: dict[str, Measurement] = {}
+    for record in records:
+        before = known.get(record.case_id)
+        kept = before.band_bytes if band_bytes is None and before is not None else band_bytes
+        fresh[record.case_id] = line_of(record, kept)
+    rest = {} if prune else {case_id: record for case_id, record in known.items() if case_id not in fresh}
+    return Updated(
+        path=path,
+        records=(*rest.values(), *fresh.values()),
+        added=len(fresh.keys() - known.keys()),
+        changed=sum(case_id in known and canonical(known[case_id]) != canonical(one) for case_id, one in fresh.items()),
+        dropped=len(known) - len(rest) - len(known.keys() & fresh.keys()),
+    )
+
+
+def _known(file: Path) -> Mapping[str, Measurement]:
+    if not file.exists():
+        return {}
+    found = gate.once(list(entries_of(file, torn=False)), file)
+    return {entry.measurement.case_id: entry.measurement for entry in found}
+
+
+def write(folder: Path, files: Iterable[Updated]) -> None:
+    """Put the files in place, each whole or not at all.
+
+    Raises:
+        UsageError: a folder that can't be written to.
+    """
+    for one in files:
+        target = folder / one.path
+        aside = target.with_suffix(".new")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            aside.write_text(one.text, encoding="utf-8")
+            os.replace(aside, target)
+        except OSError as error:
+            raise UsageError(f"{target}: can't be written: {error.strerror}") from error
+
+
+def proposed(baseline: Sequence[Entry], current: Sequence[Measurement], suite: str) -> list[Updated]:
+    """What the baselines would be if the current figures were accepted: for a reviewer, beside every report.
+
+    Cases that failed keep the line they had; a case that has none yet joins the file of its suite and machine.
+
+    Args:
+        baseline: what was compared with, and where it stands.
+        current: what was measured.
+        suite: whose cases are those that no file has.
+    """
+    at: dict[tuple[str, gate.Group], Path] = {}
+    lines: dict[Path, dict[str, Measurement]] = {}
+    for entry in baseline:
+        record = entry.measurement
+        path = _in_place(entry.file, suite, record)
+        at[record.case_id, gate.group(record)] = path
+        lines.setdefault(path, {})[record.case_id] = record
+    before = {path: dict(known) for path, known in lines.items()}
+    for record in current:
+        if record.status != "ok":
+            continue
+        path = at.get((record.case_id, gate.group(record))) or path_of(suite, record)
+        kept = lines.setdefault(path, {}).get(record.case_id)
+        lines[path][record.case_id] = line_of(record, kept.band_bytes if kept is not None else None)
+    return [_counted(path, before.get(path, {}), after) for path, after in sorted(lines.items())]
+
+
+def _in_place(file: Path, suite: str, record: Measurement) -> Path:
+    """Where a baseline stands below its folder; one that lies elsewhere is named as it should be."""
+    named = path_of(suite, record)
+    return Path(*file.parts[-3:]) if file.parts[-2:] == named.parts[-2:] and len(file.parts) > 2 else named
+
+
+def _counted(path: Path, before: Mapping[str, Measurement], after: Mapping[str, Measurement]) -> Updated:
+    return Updated(
+        path=path,
+        records=tuple(after.values()),
+        added=len(after.keys() - before.keys()),
+        changed=sum(name in before and canonical(before[name]) != canonical(one) for name, one in after.items()),
+        dropped=0,
+    )
