@@ -197,6 +197,106 @@ def calibrate(
 
 
 @app.command()
+@with_case_flags
+def check(
+    suite: Annotated[
+        str | None, typer.Argument(help="what to run (smoke, a .toml file, ...); none: the baseline's cases")
+    ] = None,
+    *,
+    flags: Mapping[str, Any],
+    baseline: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="measurements: a file, or a folder of them")
+    ] = None,
+    current: Annotated[Path | None, typer.Option(metavar="PATH", help="the same, of now")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="run the cases here and now: auto, cuda, cpu or phantom", show_default=False)
+    ] = None,
+    gpu: _Played = None,
+    gpu_memory: _Capacity = None,
+    env: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="REQUIREMENTS", help="run them in an environment of this file; may be repeated"),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="where the report goes")] = Path("nooom-check"),
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="run what looks worse twice more; the median decides")
+    ] = False,
+    require_gpu: Annotated[bool, typer.Option("--require-gpu", help="fail unless a GPU was measured")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="what can't be compared fails too")] = False,
+    timeout: Annotated[str, typer.Option(metavar="30m", help="limit for one case's process")] = "30m",
+    as_json: _Json = False,
+) -> int:
+    """The gate: compare measurements with their baseline; exit 1 where a peak grew, and say what grew.
+
+    Example: nooom check --baseline results/baselines --device phantom --gpu a100-80gb
+    """
+    from nooom.benchmarks.commands import check as command
+    from nooom.benchmarks.commands.run import seconds
+
+    return command.check(
+        command.Request(
+            suite=suite,
+            flags=flags,
+            baseline=baseline,
+            current=current,
+            device=device,
+            gpu=gpu,
+            gpu_memory=gpu_memory,
+            environments=env or (),
+            out=out,
+            confirm=confirm,
+            require_gpu=require_gpu,
+            strict=strict,
+            timeout_s=seconds(timeout, "--timeout"),
+            as_json=as_json,
+        )
+    )
+
+
+_baseline = typer.Typer(name="baseline", help="Baselines: what the gate compares with, in git.", no_args_is_help=True)
+app.add_typer(_baseline)
+
+
+@_baseline.command()
+def update(
+    results: Annotated[list[Path], typer.Argument(help="measurements.jsonl files or folders of them")],
+    *,
+    suite: Annotated[str, typer.Option(help="whose cases they are; names the file")],
+    to: Annotated[Path, typer.Option(help="where baselines lie")] = Path("results/baselines"),
+    band: Annotated[
+        str | None, typer.Option(metavar="64MiB", help="growth of these cases that passes, instead of the usual")
+    ] = None,
+    prune: Annotated[bool, typer.Option("--prune", help="drop cases that the measurements have not")] = False,
+    as_json: _Json = False,
+) -> int:
+    """Write baselines from measurements; refuses what failed, ran out of memory or has no commit.
+
+    Example: nooom baseline update nooom-results --suite smoke
+    """
+    from nooom.benchmarks.commands import baseline as command
+
+    return command.update(command.Update(results=results, suite=suite, to=to, band=band, prune=prune, as_json=as_json))
+
+
+@_baseline.command()
+def log(
+    case: Annotated[str, typer.Argument(help="a case_id, or words of its label")],
+    *,
+    where: Annotated[Path, typer.Option("--in", help="a baseline file, or the folder of them")] = Path(
+        "results/baselines"
+    ),
+    as_json: _Json = False,
+) -> int:
+    """Show a case's figures in every commit that changed its baseline.
+
+    Example: nooom baseline log "SmolLM2-135M sft" --in results/baselines
+    """
+    from nooom.benchmarks.commands import baseline as command
+
+    return command.log(command.Log(case=case, where=where, as_json=as_json))
+
+
+@app.command()
 def doctor(as_json: _Json = False) -> int:
     """Say what is here: GPU, driver, NVML, versions, and what would stop a run, each with its remedy.
 

@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass
 
 from nooom.formulas.errors import UsageError, nearest
+from nooom.formulas.sizes import size_bytes
 
 _MIB = 1 << 20
 _PROCESSORS = (
@@ -122,10 +123,6 @@ GPUS: dict[str, GPU] = {gpu.name: gpu for gpu in _ALL}
 NAMES = tuple(GPUS)
 
 
-_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 1 << 10, "mib": _MIB, "gib": 1 << 30,
-          "tib": 1 << 40}  # fmt: skip
-
-
 def find(name: str, memory: str | None = None) -> GPU:
     """The GPU of that name, in any case.
 
@@ -141,15 +138,9 @@ def find(name: str, memory: str | None = None) -> GPU:
     gpu = GPUS[name.lower()]
     if memory is None:
         return gpu
-    return dataclasses.replace(gpu, total_bytes=_size(memory), total_source=f"--gpu-memory {memory}")
-
-
-def _size(text: str) -> int:
-    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgt]?i?b)", text.strip().lower())
-    size = round(float(found[1]) * _UNITS[found[2]]) if found and found[2] in _UNITS else 0
-    if not 1 << 20 <= size < 1 << 50:
-        raise UsageError(f"--gpu-memory must be a size such as 200GiB or 96GB, not {text[:40]!r}")
-    return size
+    return dataclasses.replace(
+        gpu, total_bytes=size_bytes(memory, "--gpu-memory"), total_source=f"--gpu-memory {memory}"
+    )
 
 
 def by_device_name(device: str, total_bytes: int | None = None) -> GPU | None:

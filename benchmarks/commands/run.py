@@ -17,8 +17,7 @@ from nooom.benchmarks import cost, devices, runner, several
 from nooom.benchmarks.checkpoints import Checkpoints
 from nooom.benchmarks.journal import Journal, JournalError, read
 from nooom.benchmarks.sharding import shard
-from nooom.benchmarks.suites.suite import load_suite
-from nooom.formulas.case import FLAGS, Case
+from nooom.benchmarks.suites.suite import asked_for
 from nooom.formulas.errors import UsageError
 from nooom.formulas.gpus import find
 from nooom.formulas.shape import ModelShape
@@ -59,7 +58,7 @@ def run(request: Request) -> int:
     device = devices.choose(request.device, gpu)
     used = devices.spread(device, request.gpus)
     suite = request.suite is not None
-    whole = runner.plan(_cases(request, device.name), device, write_checkpoints=suite)
+    whole = runner.plan(asked_for(request.suite, request.flags, device.name), device, write_checkpoints=suite)
     planned = shard(whole, request.shard, _estimate(device))
     with Journal(request.out) as journal:
         if journal.torn:
@@ -90,29 +89,6 @@ def run(request: Request) -> int:
         console.print(f"budget spent: {len(fresh) - len(done)} cases left; run again with --resume", style="yellow")
     _show(records, request.as_json, shapes)
     return 1 if any(record.status in _FAILED for record in records) else 0
-
-
-def _cases(request: Request, device: str) -> Sequence[Case]:
-    if request.suite is None:
-        for name in ("model", "workload"):
-            if name not in request.flags:
-                raise UsageError(f"give a suite (nooom run demo) or a case: --{name} is missing")
-        return [Case.from_dict(request.flags)]
-    cases = load_suite(request.suite, device).cases
-    if request.flags:
-        # Given with a suite, a case flag overrides every case of it.
-        cases = tuple(Case.from_dict({**_written(case), **request.flags}) for case in cases)
-    return cases
-
-
-def _written(case: Case) -> dict[str, Any]:
-    """The flags of a case that differ from what would be filled in anyway."""
-    base = Case(model=case.model, workload=case.workload)
-    return {
-        name: getattr(case, name)
-        for name in FLAGS
-        if name in ("model", "workload") or getattr(case, name) != getattr(base, name)
-    }
 
 
 def _estimate(device: devices.Device) -> Callable[[runner.Planned], float]:

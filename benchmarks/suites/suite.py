@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nooom.benchmarks import devices
-from nooom.formulas.case import Case
+from nooom.formulas.case import FLAGS, Case
 from nooom.formulas.errors import UsageError, nearest
 from nooom.formulas.gpus import GPUS
 
@@ -68,6 +68,31 @@ def load_suite(name: str, device: str) -> Suite:
         cases=tuple(case for case, _ in found),
         oom_on={case: gpus for case, gpus in found if gpus},
     )
+
+
+def asked_for(suite: str | None, flags: Mapping[str, Any], device: str) -> tuple[Case, ...]:
+    """The cases of a command line: a suite's, every one with the flags that were given, or the one of the flags.
+
+    Raises:
+        UsageError: as :func:`load_suite`, or neither a suite nor a model and a workload.
+    """
+    if suite is None:
+        for name in ("model", "workload"):
+            if name not in flags:
+                raise UsageError(f"give a suite (such as demo) or a case: --{name} is missing")
+        return (Case.from_dict(flags),)
+    cases = load_suite(suite, device).cases
+    return tuple(Case.from_dict({**_written(case), **flags}) for case in cases) if flags else cases
+
+
+def _written(case: Case) -> dict[str, Any]:
+    """The flags of a case that differ from what would be filled in anyway."""
+    base = Case(model=case.model, workload=case.workload)
+    return {
+        name: getattr(case, name)
+        for name in FLAGS
+        if name in ("model", "workload") or getattr(case, name) != getattr(base, name)
+    }
 
 
 def _cases(content: dict[str, Any], path: Path, device: str) -> Iterator[tuple[Case, tuple[str, ...]]]:

@@ -1,0 +1,227 @@
+"""``nooom check``: the gate."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from nooom.benchmarks import baselines, gate, sides
+from nooom.benchmarks.journal import FILE_NAME, Entry
+from nooom.benchmarks.reports.gate import annotations, files, terminal
+from nooom.benchmarks.reports.gate.about import About
+from nooom.benchmarks.sides import Side
+from nooom.formulas.errors import CannotMeasureError, UsageError
+from nooom.profiler.measurement import Measurement
+
+SCHEMA_VERSION = gate.SCHEMA_VERSION
+_CUDA = "measured on cuda"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the command line asked for."""
+
+    suite: str | None
+    flags: Mapping[str, Any]
+    baseline: Path | None
+    current: Path | None
+    device: str | None
+    gpu: str | None
+    gpu_memory: str | None
+    environments: Sequence[Path]
+    out: Path
+    confirm: bool
+    require_gpu: bool
+    strict: bool
+    timeout_s: float
+    as_json: bool
+
+
+def check(request: Request) -> int:
+    """Compare, write the report, and say it; returns the exit code."""
+    _refuse(request)
+    console = Console(stderr=True, markup=False, highlight=False)
+    baseline, before, after = _sides(request, console)
+    rows: list[gate.Row] = []
+    for side in after:
+        shown = side.name if len(after) > 1 else None
+        rows += _judged(request, baseline, before, side, shown, console)
+    report = gate.report(rows)
+    code = _code(report, request)
+    about = About(
+        baseline=str(before.name if before is not None else request.baseline),
+        current=", ".join(side.name for side in after),
+        strict=request.strict,
+        exit_code=code,
+    )
+    written = files.written(report, request.out, about)
+    if request.baseline is not None:
+        _propose(request, baseline, after, console)
+    console.print(f"report in {request.out}", style="dim", soft_wrap=True)
+    if request.as_json:
+        print(json.dumps({**report.to_json(), "exit_code": code, "files": [str(path) for path in written]}))
+    else:
+        from nooom.benchmarks.reports.console import console as report_console
+
+        terminal.show(report, report_console(), about)
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        # Read from both streams; with --json one of them is taken.
+        print(*annotations.annotations(report), sep="\n", file=sys.stderr if request.as_json else sys.stdout)
+    if code == 3:
+        raise CannotMeasureError(_nothing(request, report))
+    return code
+
+
+def _refuse(request: Request) -> None:
+    """Raises UsageError where the request is not one comparison."""
+    if request.baseline is None and len(request.environments) < 2:
+        raise UsageError("compare with what? --baseline PATH, or two environments: --env A.txt --env B.txt")
+    if request.baseline is not None and request.current is None and request.device is None and not request.environments:
+        raise UsageError("compare what? --current PATH, or --device D to run the baseline's cases here and now")
+    if request.current is not None and (request.device or request.environments):
+        raise UsageError("--current is measured already; --device and --env measure now: give one of them")
+    if request.current is not None and (request.suite or request.flags):
+        raise UsageError("a suite and case flags say what to run; with --current nothing is run")
+    if request.gpu is None and request.gpu_memory is not None:
+        raise UsageError("--gpu-memory gives a played GPU another capacity: add --gpu NAME")
+    if request.environments and not (request.suite or request.flags):
+        raise UsageError("--env: give a suite (such as smoke) or a case, which is run in each environment")
+
+
+def _sides(request: Request, console: Console) -> tuple[list[Entry], Side | None, list[Side]]:
+    """The baseline; the side it is where it was run too; and the sides that are held against it."""
+    if request.current is not None and request.baseline is not None:
+        return gate.read_set(request.baseline), None, [sides.measured(request.current, lambda: _options(request))]
+    asked = sides.Asked(
+        suite=request.suite,
+        flags=request.flags,
+        device=_device(request),
+        out=request.out,
+        options=_options(request),
+        say=lambda what: console.print(what, soft_wrap=True),
+    )
+    if request.environments:
+        run = [
+            sides.run_in(asked, path, _gpu_flags(request), f"environment-{number}-{path.stem}")
+            for number, path in enumerate(request.environments, 1)
+        ]
+        if request.baseline is not None:
+            return gate.read_set(_of_suite(request.baseline, request.suite)), None, run
+        first, *rest = run
+        made = [Entry(file=request.environments[0], line=0, measurement=record) for record in first.records]
+        return made, first, rest
+    assert request.baseline is not None
+    baseline, side = sides.run_here(asked, gate.read_set(_of_suite(request.baseline, request.suite)))
+    return baseline, None, [side]
+
+
+def _device(request: Request) -> Any:
+    from nooom.benchmarks import devices
+    from nooom.formulas.gpus import find
+    from nooom.profiler import hardware
+
+    gpu = find(request.gpu, request.gpu_memory) if request.gpu is not None else None
+    device = devices.choose(request.device or "auto", gpu)
+    if request.require_gpu and device.name != "cuda":
+        raise CannotMeasureError(f"--require-gpu: this would run on {device.name}: {hardware.looked_for()}")
+    return device
+
+
+def _options(request: Request) -> Any:
+    from nooom.benchmarks.runner import Options
+
+    return Options(timeout_s=request.timeout_s)
+
+
+def _gpu_flags(request: Request) -> list[str]:
+    flags = ["--gpu", request.gpu] if request.gpu is not None else []
+    return flags + (["--gpu-memory", request.gpu_memory] if request.gpu_memory is not None else [])
+
+
+def _of_suite(baseline: Path, suite: str | None) -> Path:
+    """The suite's own folder among the baselines, where there is one."""
+    own = baseline / Path(suite).stem if suite is not None else baseline
+    return own if own.is_dir() else baseline
+
+
+def _judged(
+    request: Request, baseline: Sequence[Entry], before: Side | None, side: Side, shown: str | None, console: Console
+) -> Sequence[gate.Row]:
+    known = [entry.measurement for entry in baseline]
+    found = gate.compare(known, side.records, side=shown)
+    doubted = [record for record in side.records if record.case_id in _doubted(found)]
+    if not doubted or not (request.confirm or side.was_run):
+        return found.rows
+    from nooom.benchmarks import repeats
+
+    times = repeats.AGAIN if request.confirm else 1
+    console.print(f"{len(doubted)} cases look worse: {'twice more' if request.confirm else 'once more, taken apart'}")
+    runs, why = side.again(doubted, times)
+    looked: dict[str, Measurement] = {}
+    for record in doubted:
+        others = runs.get(record.case_id, [])
+        # Without --confirm the figure stands: the other run says only what it is made of.
+        looked[record.case_id] = (
+            repeats.median([record, *others]) if request.confirm else repeats.explained(record, others)
+        )
+    side.records[:] = repeats.replaced(side.records, looked)
+    if before is not None:
+        old, _ = before.again([record for record in before.records if record.case_id in looked], 1)
+        known = [repeats.explained(record, old.get(record.case_id, ())) for record in before.records]
+    notes = {case_id: f"could not be run again: {reason}" for case_id, reason in why.items()}
+    return [_noted(row, notes) for row in gate.compare(known, side.records, side=shown).rows]
+
+
+def _doubted(report: gate.Report) -> set[str]:
+    return {row.case_id for row in report.rows if row.state in ("regression", "oom", "error")}
+
+
+def _noted(row: gate.Row, notes: Mapping[str, str]) -> gate.Row:
+    if row.case_id not in notes or row.state not in gate.FAILED:
+        return row
+    said = "; ".join(filter(None, [row.note, notes[row.case_id]]))
+    return dataclasses.replace(row, note=said)
+
+
+def _code(report: gate.Report, request: Request) -> int:
+    code = report.exit_code(strict=request.strict)
+    if not request.require_gpu:
+        return code
+    on_gpu = [row for row in report.rows if row.group.evidence == _CUDA]
+    if not any(row.state in gate.COMPARED for row in on_gpu):
+        return 3
+    return max(code, int(any(row.state in gate.UNDECIDED for row in on_gpu)))
+
+
+def _nothing(request: Request, report: gate.Report) -> str:
+    if request.require_gpu and any(row.state in gate.COMPARED for row in report.rows):
+        return "--require-gpu: nothing that was measured on cuda was compared"
+    said = ", ".join(f"{count} {state}" for state, count in report.counts.items() if count)
+    return f"nothing was compared: {said or 'no measurements'}"
+
+
+def _propose(request: Request, baseline: Sequence[Entry], after: Sequence[Side], console: Console) -> None:
+    """Write what the baseline would be, ready to be committed, below the report."""
+    suite = Path(request.suite).stem if request.suite is not None else _suite_of(baseline)
+    clean = [record for record in after[0].records if not record.fingerprint.get("dirty")]
+    if len(clean) < len(after[0].records):
+        console.print(
+            "measured in a tree with uncommitted changes: no new baseline is proposed from it", soft_wrap=True
+        )
+    baselines.write(request.out / "baseline", baselines.proposed(baseline, clean, suite))
+
+
+def _suite_of(baseline: Sequence[Entry]) -> str:
+    """By the place of its file, ``<suite>/<gpu>/torch-<minor>.jsonl``."""
+    file = baseline[0].file
+    return (
+        file.parts[-3] if file.name != FILE_NAME and len(file.parts) > 2 and file.name.startswith("torch-") else "suite"
+    )

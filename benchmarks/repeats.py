@@ -1,0 +1,118 @@
+"""A suspicion is looked at again: the case in fresh processes, taken apart, and the median of all runs decides."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from nooom.benchmarks import devices, runner
+from nooom.formulas.case import Case
+from nooom.formulas.errors import NooomError
+from nooom.formulas.gpus import by_device_name
+from nooom.profiler import hardware
+from nooom.profiler.fingerprint import fingerprint
+from nooom.profiler.measurement import EXPLANATION, Measurement, Phase, sums_up
+
+AGAIN = 2
+"""Runs besides the one that raised the suspicion."""
+
+
+def again(
+    records: Sequence[Measurement], times: int, options: runner.Options
+) -> tuple[dict[str, list[Measurement]], dict[str, str]]:
+    """Run cases again where they were measured, ``times`` each and attributed.
+
+    Returns:
+        The new records by case_id, and for the cases that can't be run again here, why.
+    """
+    found: dict[str, list[Measurement]] = {}
+    why: dict[str, str] = {}
+    for record in records:
+        try:
+            device = device_of(record)
+            (planned,) = runner.plan([Case.from_dict(record.case)], device)
+            _same(planned, record)
+            attributing = dataclasses.replace(options, attribute=True)
+            found[record.case_id] = [one for _ in range(times) for one in runner.run([planned], device, attributing)]
+        except NooomError as error:
+            why[record.case_id] = str(error)
+    return found, why
+
+
+def device_of(record: Measurement) -> devices.Device:
+    """Where a record's case can be run once more.
+
+    Raises:
+        NooomError: nowhere here.
+    """
+    if record.is_own_code:
+        raise NooomError("it is code of one's own, which nooom can't run")
+    named = record.gpu or {}
+    if record.device != "phantom":
+        device = devices.choose(record.device)
+        names = [gpu.name for gpu in hardware.find_gpus()] if record.device == "cuda" else []
+        if names and named.get("name") not in names:
+            raise NooomError(f"it was measured on {named.get('name')}; here is {', '.join(names)}")
+        return device
+    gpu = by_device_name(str(named.get("name")), named.get("total_bytes"))
+    if gpu is None:
+        gpu = by_device_name(str(named.get("name")))
+    if gpu is None:
+        raise NooomError(f"no GPU in the table is called {named.get('name')}")
+    total = named.get("total_bytes")
+    return devices.choose("phantom", dataclasses.replace(gpu, total_bytes=total) if isinstance(total, int) else gpu)
+
+
+def _same(planned: runner.Planned, record: Measurement) -> None:
+    """Raises NooomError where it would be another model, or other libraries."""
+    if planned.case_id != record.case_id:
+        raise NooomError(f"{record.case['model']} is another model here than the one that was measured")
+    now = fingerprint({})
+    for name in runner.LIBRARIES:
+        if record.fingerprint.get(name) != now.get(name):
+            raise NooomError(f"it was measured with {name} {record.fingerprint.get(name)}; here is {now.get(name)}")
+
+
+def median(records: Sequence[Measurement]) -> Measurement:
+    """Of several runs of one case: how most of them ended, and of each phase the median peak, taken apart if any was.
+
+    Of an even number the lower one: a suspicion that half of the runs don't share is none.
+    """
+    most = statistics.mode(record.status for record in records)
+    alike = [record for record in records if record.status == most]
+    names = dict.fromkeys(phase.name for record in alike for phase in record.phases)
+    phases = [
+        _median_phase([phase for record in alike for phase in record.phases if phase.name == name]) for name in names
+    ]
+    return dataclasses.replace(alike[0], phases=phases)
+
+
+def _median_phase(phases: Sequence[Phase]) -> Phase:
+    known = [phase.peak_allocated_bytes for phase in phases if phase.peak_allocated_bytes is not None]
+    if not known:
+        return phases[0]
+    middle = statistics.median_low(known)
+    chosen = next(phase for phase in phases if phase.peak_allocated_bytes == middle)
+    return explained_phase(chosen, phases)
+
+
+def explained(record: Measurement, others: Iterable[Measurement]) -> Measurement:
+    """A record as it is, its phases taken apart as other runs of it say."""
+    said = [phase for other in others for phase in other.phases]
+    return dataclasses.replace(record, phases=[explained_phase(phase, said) for phase in record.phases])
+
+
+def explained_phase(phase: Phase, others: Iterable[Phase]) -> Phase:
+    """A phase with what another run says it is made of, where that is of about the same peak."""
+    peak = phase.peak_allocated_bytes
+    if phase.components is not None or peak is None:
+        return phase
+    for other in others:
+        if other.name == phase.name and other.components is not None and sums_up(other.components, peak):
+            return dataclasses.replace(phase, **{name: getattr(other, name) for name in EXPLANATION})
+    return phase
+
+
+def replaced(records: Sequence[Measurement], new: Mapping[str, Measurement]) -> list[Measurement]:
+    return [new.get(record.case_id, record) for record in records]

@@ -1,0 +1,182 @@
+"""The sides of a check: sets of measurements that are there, or that are made for it, here or in an environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nooom.benchmarks import gate
+from nooom.benchmarks.journal import Entry
+from nooom.formulas.errors import CannotMeasureError, NooomError
+from nooom.profiler.measurement import Measurement
+
+if TYPE_CHECKING:
+    from nooom.benchmarks.devices import Device
+    from nooom.benchmarks.runner import Options
+    from nooom.formulas.case import Case
+
+Again = Callable[[Sequence[Measurement], int], tuple[dict[str, list[Measurement]], dict[str, str]]]
+"""Runs cases some more times, taken apart: the new records by case_id, and why there are none for others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One set of figures, and how its cases are run once more."""
+
+    name: str
+    records: list[Measurement]
+    again: Again
+    was_run: bool
+    """Whether it was run by this check: then what looks worse is taken apart without being asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is run: a suite, or a case by its flags, or what the baseline has; and where."""
+
+    suite: str | None
+    flags: Mapping[str, Any]
+    device: Device
+    out: Path
+    """Its measurements are kept there."""
+    options: Options
+    say: Callable[[str], None]
+
+    @property
+    def named(self) -> bool:
+        """Whether the command line says which cases."""
+        return self.suite is not None or bool(self.flags)
+
+    def cases(self) -> tuple[Case, ...]:
+        from nooom.benchmarks.suites.suite import asked_for
+
+        return asked_for(self.suite, self.flags, self.device.name)
+
+
+def measured(path: Path, options: Callable[[], Options]) -> Side:
+    """What a file or folder holds; raises as :func:`gate.read_set` does."""
+    records = [entry.measurement for entry in gate.read_set(path)]
+    return Side(name=str(path), records=records, again=_here(options), was_run=False)
+
+
+def _here(options: Callable[[], Options]) -> Again:
+    def again(records: Sequence[Measurement], times: int) -> tuple[dict[str, list[Measurement]], dict[str, str]]:
+        from nooom.benchmarks import repeats  # with the runner, which a check of two files needs not
+
+        return repeats.again(records, times, options())
+
+    return again
+
+
+def run_here(asked: Asked, baseline: Sequence[Entry]) -> tuple[list[Entry], Side]:
+    """Run the cases on this machine.
+
+    Returns:
+        The part of the baseline that the run answers for, and the run.
+
+    Raises:
+        CannotMeasureError: the baseline has no case of such a device.
+        NooomError: as the runner raises.
+    """
+    from nooom.benchmarks import runner
+
+    theirs = [entry for entry in baseline if _is_of(entry.measurement, asked.device)]
+    if not theirs and not asked.named:
+        has = ", ".join(sorted({str(gate.group(entry.measurement)) for entry in baseline}))
+        raise CannotMeasureError(f"the baseline has no case of {_device(asked.device)}; it has: {has}")
+    cases = asked.cases() if asked.named else _cases(theirs)
+    planned = runner.plan(cases, asked.device, write_checkpoints=asked.suite is not None)
+    records = _run(planned, asked)
+    if asked.suite is None and asked.flags:  # one case of many: nobody asked for the others
+        ids = {item.case_id for item in planned}
+        theirs = [entry for entry in theirs if entry.measurement.case_id in ids]
+    return theirs, Side(
+        name=f"run on {asked.device.name}", records=records, again=_here(lambda: asked.options), was_run=True
+    )
+
+
+def _is_of(record: Measurement, device: Device) -> bool:
+    """Whether a baseline's case can be run on that device, as far as a record tells."""
+    if record.is_own_code or (record.source, record.device) != (device.source, device.name):
+        return False
+    return device.gpu is None or (record.gpu or {}).get("name") == device.gpu.device_name
+
+
+def _device(device: Device) -> str:
+    played = f", {device.gpu.device_name}" if device.gpu is not None else ""
+    return f"{device.source} on {device.name}{played}"
+
+
+def _cases(entries: Sequence[Entry]) -> list[Case]:
+    from nooom.formulas.case import Case
+
+    return [Case.from_dict(entry.measurement.case) for entry in entries]
+
+
+def _run(planned: Sequence[Any], asked: Asked) -> list[Measurement]:
+    from nooom.benchmarks import runner
+    from nooom.benchmarks.checkpoints import Checkpoints
+    from nooom.benchmarks.journal import Journal
+
+    folder = _empty(asked.out / "current")
+    records = []
+    with (
+        Checkpoints(lambda what: asked.say(f"  writing a checkpoint of {what}")) as checkpoints,
+        Journal(folder) as journal,
+    ):
+        options = dataclasses.replace(
+            asked.options, prepare=checkpoints.prepare, on_case=lambda item: asked.say(f"  {item.case.label()}")
+        )
+        for record in runner.run(planned, asked.device, options):
+            journal.append(record)
+            records.append(record)
+    return records
+
+
+def _empty(folder: Path) -> Path:
+    """A folder for this check's own measurements: those of the last one would be measured twice."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
+def run_in(asked: Asked, requirements: Path, gpu_flags: Sequence[str], place: str) -> Side:
+    """Run the cases in the environment of a requirements file.
+
+    Args:
+        asked: what is run.
+        requirements: pip's file; what it does not name comes from the environment that runs this.
+        gpu_flags: as the command line has them.
+        place: where below ``asked.out`` its measurements go.
+
+    Raises:
+        NooomError: an environment that can't be made, or a run that failed as a whole.
+    """
+    from nooom.benchmarks import environments
+
+    python = environments.prepared(requirements, say=asked.say)
+    run = environments.Run(device=asked.device.name, gpu_flags=gpu_flags, timeout_s=asked.options.timeout_s)
+    asked.say(f"{requirements}: running {len(asked.cases())} cases")
+    records = environments.run_in(python, asked.cases(), run, _empty(asked.out / place))
+
+    def again(doubted: Sequence[Measurement], times: int) -> tuple[dict[str, list[Measurement]], dict[str, str]]:
+        found: dict[str, list[Measurement]] = {}
+        why: dict[str, str] = {}
+        ids = {record.case_id for record in doubted}
+        cases = [Case.from_dict(record.case) for record in doubted]
+        for number in range(times):
+            try:
+                folder = _empty(asked.out / f"{place}-again-{number + 1}")
+                for record in environments.run_in(python, cases, dataclasses.replace(run, attribute=True), folder):
+                    if record.case_id in ids:
+                        found.setdefault(record.case_id, []).append(record)
+            except NooomError as error:
+                why |= dict.fromkeys(ids - found.keys(), str(error))
+        return found, why
+
+    from nooom.formulas.case import Case
+
+    return Side(name=requirements.name, records=records, again=again, was_run=True)
