@@ -253,10 +253,10 @@ def _state(before: Measurement, after: Measurement) -> str | None:
         return None if before.status == "ok" else "fixed"
     if after.status != "oom":
         return "error"
-    where = (after.error or {}).get("phase")
-    earlier = before.status != "oom" or where in {phase.name for phase in before.phases}
-    # What ran out of memory before, no earlier than now, has not become worse.
-    return "oom" if earlier and where != (before.error or {}).get("phase") else "pass"
+    if before.status != "oom":
+        return "oom"
+    # What ran out of memory before has become worse where it does in a phase that was over by then.
+    return "oom" if (after.error or {}).get("phase") in {phase.name for phase in before.phases} else "pass"
 
 
 def _said(record: Measurement) -> str | None:

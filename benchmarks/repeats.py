@@ -28,15 +28,24 @@ def again(
     """
     found: dict[str, list[Measurement]] = {}
     why: dict[str, str] = {}
+    planned: dict[devices.Device, list[runner.Planned]] = {}
     for record in records:
         try:
             device = device_of(record)
-            (planned,) = runner.plan([Case.from_dict(record.case)], device)
-            _same(planned, record)
-            attributing = dataclasses.replace(options, attribute=True)
-            found[record.case_id] = [one for _ in range(times) for one in runner.run([planned], device, attributing)]
+            (item,) = runner.plan([Case.from_dict(record.case)], device)
+            _same(item, record)
+            planned.setdefault(device, []).append(item)
         except NooomError as error:
             why[record.case_id] = str(error)
+    attributing = dataclasses.replace(options, attribute=True)
+    for device, items in planned.items():
+        # Cases of one allocator stand together: another one takes another server, which takes seconds to start.
+        in_order = sorted(items, key=lambda item: item.case.allocator)
+        try:
+            for record in runner.run([item for item in in_order for _ in range(times)], device, attributing):
+                found.setdefault(record.case_id, []).append(record)
+        except NooomError as error:  # a GPU that is busy now, say
+            why |= {item.case_id: str(error) for item in items if item.case_id not in found}
     return found, why
 
 
