@@ -138,7 +138,7 @@ class Children:
 
     def _spawned(self, log: IO[bytes]) -> _Talk:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _BOOT, json.dumps(_search_path()), "once"],
+            [sys.executable, "-P", "-c", _BOOT, json.dumps(search_path()), "once"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -164,7 +164,7 @@ class Children:
         self._lines = b""
         with theirs:
             self._server = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, json.dumps(_search_path()), "fork", str(theirs.fileno()),
+                [sys.executable, "-P", "-c", _BOOT, json.dumps(search_path()), "fork", str(theirs.fileno()),
                  *self._preload],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr if _has_fileno(sys.stderr) else subprocess.DEVNULL,
@@ -276,17 +276,15 @@ def _signal_name(code: int) -> str:
         return f"signal {-code}"
 
 
-def _search_path() -> list[str]:
-    """The parent's search path without the folder it stands in, unless that folder is where nooom lives."""
-    home = Path(nooom.__file__).resolve().parent.parent
-    here = Path.cwd().resolve()
-    kept = [str(home)]
-    for entry in sys.path:
-        if not entry or not os.path.isabs(entry):
-            continue
-        if Path(entry).resolve() not in (here, home) and entry not in kept:
-            kept.append(entry)
-    return kept
+def search_path() -> list[str]:
+    """The parent's search path without the folder it stands in, unless that folder is where nooom lives.
+
+    Where nooom lies among other packages, they keep their place: an environment before them may have its own versions.
+    """
+    home, here = Path(nooom.__file__).resolve().parent.parent, Path.cwd().resolve()
+    places = {entry: Path(entry).resolve() for entry in sys.path if entry and os.path.isabs(entry)}
+    kept = [entry for entry, place in places.items() if place == home or place != here]
+    return kept if home in places.values() else [str(home), *kept]
 
 
 def _clean(environment: Mapping[str, str]) -> dict[str, str]:

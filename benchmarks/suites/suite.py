@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,18 @@ def asked_for(suite: str | None, flags: Mapping[str, Any], device: str) -> tuple
         return (Case.from_dict(flags),)
     cases = load_suite(suite, device).cases
     return tuple(Case.from_dict({**_written(case), **flags}) for case in cases) if flags else cases
+
+
+def as_toml(cases: Iterable[Case]) -> str:
+    """A suite's file with these cases, every flag written out.
+
+    Their values are text, numbers and booleans, which JSON writes as TOML does.
+    """
+    tables = ({name: value for name, value in case.to_dict().items() if value is not None} for case in cases)
+    return "\n".join(
+        "[[case]]\n" + "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in table.items())
+        for table in tables
+    )
 
 
 def _written(case: Case) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from nooom.benchmarks.workloads.settings import torch_dtype
+from nooom.benchmarks.workloads.settings import dtype_option, torch_dtype
 
 _SPREAD = 0.02
 """As wide as the usual initialisation: sampling from such a model never meets infinity."""
@@ -30,7 +30,7 @@ def write(config: dict[str, Any], dtype: str, folder: Path) -> None:
     rest = {key: value for key, value in config.items() if key != "model_type"}
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(
-            AutoConfig.for_model(config["model_type"], **rest), dtype=torch_dtype(dtype)
+            AutoConfig.for_model(config["model_type"], **rest), **dtype_option(dtype)
         )
     model.to_empty(device="cpu")  # built on meta first: the usual initialisation takes minutes on a CPU
     model.tie_weights()

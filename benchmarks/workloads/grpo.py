@@ -16,7 +16,7 @@ from nooom.benchmarks.workloads.generation import generate
 from nooom.benchmarks.workloads.grpo_loss import group_advantages, grpo_loss, rule_reward, token_logprobs
 from nooom.benchmarks.workloads.lora import with_adapter
 from nooom.benchmarks.workloads.optimizers import build_optimizer
-from nooom.benchmarks.workloads.settings import enable_checkpointing
+from nooom.benchmarks.workloads.settings import enable_checkpointing, kept_logits, vocab_size
 from nooom.benchmarks.workloads.training import MAX_GRAD_NORM, accelerator_for
 from nooom.formulas.case import Case
 from nooom.profiler.recorder import Recorder
@@ -37,12 +37,12 @@ def run(case: Case, model: Any, device: torch.device, recorder: Recorder) -> Non
 
 def _step(case: Case, policy: Any, reference: Any, optimizer: Any, accelerator: Any, recorder: Recorder) -> None:
     recorder.enter("rollout")
-    vocab_size = policy.config.get_text_config().vocab_size
-    inputs = prompts(case, vocab_size, accelerator.device)
+    vocabulary = vocab_size(policy)
+    inputs = prompts(case, vocabulary, accelerator.device)
     policy.eval()
     with accelerator.autocast():
         sequences = generate(accelerator.unwrap_model(policy), inputs, case.new_tokens, recorder, sampled=True)
-    rewards = rule_reward(sequences[:, case.seq :], vocab_size)
+    rewards = rule_reward(sequences[:, case.seq :], vocabulary)
     advantages = group_advantages(rewards, case.group_size)
     completed = torch.ones_like(sequences[:, case.seq :])
     mask = torch.cat([inputs["attention_mask"], completed], dim=1)
@@ -81,10 +81,9 @@ def _reference_logprobs(case: Case, policy: Any, reference: Any, sequences: Any,
 
 def _logprobs(model: Any, sequences: torch.Tensor, mask: torch.Tensor, new_tokens: int) -> torch.Tensor:
     """Log-probabilities of the completion, shape (rows, new_tokens); logits of the completion only are computed."""
-    logits = model(input_ids=sequences, attention_mask=mask, use_cache=False, logits_to_keep=new_tokens + 1).logits[
-        :, :-1
-    ]
-    return token_logprobs(logits, sequences[:, -new_tokens:])
+    kept = kept_logits(model, new_tokens + 1)
+    logits = model(input_ids=sequences, attention_mask=mask, use_cache=False, **kept).logits
+    return token_logprobs(logits[:, :-1], sequences[:, -new_tokens:])
 
 
 def _pieces(rows: int, size: int) -> list[slice]:

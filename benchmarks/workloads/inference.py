@@ -8,6 +8,7 @@ import torch
 
 from nooom.benchmarks.workloads.batches import prompts
 from nooom.benchmarks.workloads.generation import generate
+from nooom.benchmarks.workloads.settings import kept_logits, vocab_size
 from nooom.formulas.case import Case
 from nooom.profiler.recorder import Recorder
 
@@ -18,7 +19,7 @@ def run(case: Case, model: Any, device: torch.device, recorder: Recorder) -> Non
     for _ in range(1 + case.steps):
         with recorder.step():
             recorder.enter("prefill")
-            inputs = prompts(case, model.config.get_text_config().vocab_size, device)
+            inputs = prompts(case, vocab_size(model), device)
             _request(case, model, inputs, recorder)
 
 
@@ -29,7 +30,7 @@ def _request(case: Case, model: Any, inputs: dict[str, Any], recorder: Recorder)
         generate(model, inputs, case.new_tokens, recorder, sampled=sampled, decode_phase="decode")
         return
     # generate never asks for all the logits: scoring a prompt does, and may then go on from the cache it made.
-    cache = model(**inputs, use_cache=True, logits_to_keep=0 if case.logits == "all" else 1).past_key_values
+    cache = model(**inputs, use_cache=True, **kept_logits(model, 0 if case.logits == "all" else 1)).past_key_values
     if case.new_tokens:
         recorder.enter("decode")
         generate(model, _continued(inputs, cache), case.new_tokens, recorder, sampled=sampled)

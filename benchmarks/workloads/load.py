@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from nooom.benchmarks.workloads.settings import implementation, torch_dtype
+from nooom.benchmarks.workloads.settings import dtype_option, implementation
 from nooom.formulas.case import Case
 
 
@@ -18,7 +18,7 @@ def load_model(case: Case, arguments: Mapping[str, Any], device: torch.device) -
     Random weights are drawn by the model's own initialisation: memory does not depend on their values.
     """
     options: dict[str, Any] = {
-        "dtype": torch_dtype(case.dtype),
+        **dtype_option(case.dtype),
         "attn_implementation": implementation(case.attention),
         "trust_remote_code": bool(arguments.get("trust_remote_code")),
     }

@@ -9,7 +9,7 @@ from accelerate import Accelerator
 
 from nooom.benchmarks.workloads.batches import training_batch
 from nooom.benchmarks.workloads.optimizers import build_optimizer
-from nooom.benchmarks.workloads.settings import enable_checkpointing
+from nooom.benchmarks.workloads.settings import enable_checkpointing, vocab_size
 from nooom.formulas.case import Case
 from nooom.profiler.recorder import Recorder
 
@@ -33,7 +33,7 @@ def train(case: Case, model: Any, device: torch.device, recorder: Recorder) -> N
     embeddings and their gradient, where a frozen base is checkpointed.  Gradients are clipped, and set to None after
     the step.
     """
-    vocab_size = model.config.get_text_config().vocab_size
+    vocabulary = vocab_size(model)
     model.train()
     if case.checkpointing:
         enable_checkpointing(model)
@@ -43,7 +43,7 @@ def train(case: Case, model: Any, device: torch.device, recorder: Recorder) -> N
         with recorder.step():
             for _ in range(case.grad_accumulation):
                 recorder.enter("forward")
-                inputs = training_batch(case, vocab_size, device)
+                inputs = training_batch(case, vocabulary, device)
                 with accelerator.accumulate(model):
                     loss = model(**inputs, use_cache=False).loss
                     recorder.enter("backward")

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from nooom.formulas.errors import CannotMeasureError
 from nooom.profiler import hardware
+from nooom.profiler.cache import cache
 
 LIBRARY = "libphantom.so"
 _SOURCE = Path(__file__).resolve().parent / "source"
@@ -122,7 +123,7 @@ def build(torch: Torch | None = None) -> Path:
         CannotMeasureError: as :func:`installed_torch`; no C compiler, or one that fails.
     """
     torch = installed_torch() if torch is None else torch
-    folder = _cache() / f"torch-{torch.version}-{_identity(torch)}"
+    folder = cache("phantom") / f"torch-{torch.version}-{_identity(torch)}"
     if (folder / LIBRARY).is_file():
         return folder
     try:
@@ -139,11 +140,6 @@ def build(torch: Torch | None = None) -> Path:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return folder
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or ""
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "nooom" / "phantom"
 
 
 def _identity(torch: Torch) -> str:

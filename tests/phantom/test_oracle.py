@@ -11,6 +11,8 @@ import pytest
 
 from nooom.benchmarks.oracle import MADE_WITH
 from nooom.benchmarks.shipped import RESULTS
+from nooom.benchmarks.suites.suite import as_toml
+from nooom.formulas.case import Case
 
 GPU = "a100-80gb"
 WANTED = (
@@ -28,7 +30,7 @@ def test_cases_run_anew_are_as_recorded(cuda_python: str, environment: Mapping[s
     chosen = [next(line for line in recorded if _has(line, flags)) for flags in WANTED]
     suites = tmp_path / "suites"
     suites.mkdir()
-    (suites / f"{GPU}.toml").write_text("".join(_table(json.loads(line)["case"]) for line in chosen))
+    (suites / f"{GPU}.toml").write_text(as_toml(Case.from_dict(json.loads(line)["case"]) for line in chosen))
     command = [cuda_python, "-m", "nooom.benchmarks.oracle", str(tmp_path / "out"), "--suites", str(suites)]
     subprocess.run(
         [*command, "--work", str(tmp_path / "work")], cwd=tmp_path, env=dict(environment), check=True, timeout=400
@@ -49,12 +51,5 @@ def _recorded(python: str) -> list[str]:
 
 
 def _has(line: str, flags: Mapping[str, object]) -> bool:
-    from nooom.formulas.case import Case
-
     case = Case.from_dict(json.loads(line)["case"])
     return all((getattr(case, name) or "") == (value or "") for name, value in flags.items())
-
-
-def _table(case: Mapping[str, object]) -> str:
-    """A case as TOML: its values are text, numbers and booleans, which JSON writes as TOML does."""
-    return "[[case]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in case.items()) + "\n"

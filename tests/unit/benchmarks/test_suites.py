@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nooom.benchmarks.suites.suite import load_suite, names
+from nooom.benchmarks.suites.suite import as_toml, load_suite, names
+from nooom.formulas.case import Case
 from nooom.formulas.errors import UsageError
 
 
@@ -34,6 +35,14 @@ def test_lists_make_a_grid(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('[defaults]\nmodel = "m"\nworkload = "sft"\n[[case]]\nseq = [64, 128]\nbatch = [1, 2]\n')
     assert [(c.seq, c.batch) for c in load_suite(str(path), "cpu").cases] == [(64, 1), (64, 2), (128, 1), (128, 2)]
+
+
+@pytest.mark.parametrize("name", names())
+def test_cases_that_are_written_are_read_as_they_were(tmp_path: Path, name: str) -> None:
+    cases = (*load_suite(name, "cuda").cases, Case(model='a "strange" \\ näme\n', workload="lora", lora_dropout=1e-5))
+    path = tmp_path / "written.toml"
+    path.write_text(as_toml(cases), encoding="utf-8")
+    assert load_suite(str(path), "cuda").cases == cases
 
 
 def test_a_case_may_be_for_several_devices_and_expected_to_run_out_of_memory(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nooom.formulas.errors import CannotMeasureError
-from nooom.profiler.child import Children, Outcome, can_fork
+from nooom.profiler.child import Children, Outcome, can_fork, search_path
 
 SUPPORT = Path(__file__).resolve().parents[2] / "support"
 
@@ -173,6 +173,23 @@ def test_the_folder_one_stands_in_does_not_change_what_a_child_runs(
         outcome = children.run(job("fine"), timeout_s=30)
     assert outcome.status == "ok"
     assert str(tmp_path) not in outcome.answer["facts"]["path"]
+
+
+def test_where_nooom_lies_among_packages_those_before_them_stay_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment in a layer over another one has its own versions; nooom may be of the one below."""
+    layer, below, here = (tmp_path / name for name in ("layer", "below", "here"))
+    for folder in (layer, below, here):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr("nooom.__file__", str(below / "nooom" / "__init__.py"))
+    monkeypatch.setattr(sys, "path", ["", str(here), "relative", str(layer), str(below), str(layer)])
+    assert search_path() == [str(layer), str(below)]
+    monkeypatch.chdir(below)
+    assert search_path() == [str(here), str(layer), str(below)]
+    monkeypatch.setattr(sys, "path", [str(layer)])
+    assert search_path() == [str(below), str(layer)]
 
 
 def test_no_child_outlives_its_runner(tmp_path: Path) -> None:
