@@ -1,94 +1,24 @@
-"""``measurements.jsonl``: one record a line, append-only; a run that dies tears at most the line it was writing."""
+"""``measurements.jsonl`` read: one record a line, append-only; a run that dies tears at most the line it was writing.
+
+What writes it stands a floor below, in ``profiler/journal.py``, because a block of anyone's code writes it too.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import stat
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nooom.formulas.errors import NooomError, UsageError
+from nooom.formulas.errors import UsageError
+from nooom.profiler.journal import FILE_NAME, Journal, JournalError
 from nooom.profiler.measurement import Measurement, RecordError
 
-FILE_NAME = "measurements.jsonl"
+__all__ = ["FILE_NAME", "Entry", "Journal", "JournalError", "entries", "entries_of", "journals", "read"]
+
 _MAX_LINES = 100_000
 """More than any suite has; a file of millions of lines is refused before it fills the memory with records."""
-
-
-class JournalError(NooomError):
-    """A finished measurement could not be written where it was asked for."""
-
-
-class Journal:
-    """Appends finished measurements to a folder's journal.
-
-    Each record is one ``write`` of one whole line, flushed to the disk before the next case begins.  One run at a time
-    may write; a torn last line that a killed run left behind is put aside when the journal is opened.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / FILE_NAME
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise UsageError(f"--out {folder}: can't write {self.path}: {error.strerror}") from error
-        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-            raise UsageError(f"--out {folder}: {self.path} is not a regular file")
-        self._lock()
-        self.torn = self._put_torn_line_aside()
-
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
-
-    def append(self, measurement: Measurement) -> None:
-        """Write one record; raises JournalError, with the record kept elsewhere, when the disk takes no more."""
-        line = (json.dumps(measurement.to_json(), allow_nan=False) + "\n").encode()
-        size = os.fstat(self._fd).st_size
-        try:
-            written = os.write(self._fd, line)
-            if written != len(line):
-                raise OSError(28, "no space left for the whole line")
-            os.fsync(self._fd)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, size)
-            kept = _rescued(line)
-            raise JournalError(
-                f"{self.path}: {error.strerror}; what was finished before is kept, the last record is {kept}; "
-                "make room and run again with --resume"
-            ) from error
-
-    def _lock(self) -> None:
-        try:
-            import fcntl
-        except ImportError:  # Windows: nobody is kept out
-            return
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError(f"another run is writing {self.path}; wait for it, or use another --out") from error
-        except OSError:
-            return  # a file system without locks
-
-    def _put_torn_line_aside(self) -> Path | None:
-        """Move what follows the last newline to a file beside the journal; None when the last line is whole."""
-        content = self.path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole == len(content):
-            return None
-        aside = self.path.with_suffix(".torn")
-        aside.write_bytes(content[whole:])
-        os.ftruncate(self._fd, whole)
-        return aside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,13 +97,3 @@ def _parsed(line: str, file: Path, number: int) -> Measurement:
 
 def _no_constants(name: str) -> Any:
     raise ValueError(f"{name} is not a figure")
-
-
-def _rescued(line: bytes) -> str:
-    """Where a record went that its own disk had no room for."""
-    try:
-        with tempfile.NamedTemporaryFile(prefix="nooom-", suffix=".jsonl", delete=False) as file:
-            file.write(line)
-        return f"in {file.name}"
-    except OSError:
-        return "lost: the folder for temporary files is full too"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nooom.formulas.case import Case as Case
     from nooom.formulas.shape import ModelShape as ModelShape
     from nooom.profiler.block import measure as measure
+    from nooom.profiler.block import phase as phase
 
 # What users touch, imported only when touched: `import nooom` costs nothing and drags in neither torch nor pandas.
 _EXPORTS = {
@@ -29,9 +30,10 @@ _EXPORTS = {
     "ModelShape": "nooom.formulas.shape",
     "load": "nooom.benchmarks.frame",
     "measure": "nooom.profiler.block",
+    "phase": "nooom.profiler.block",
 }
 
-__all__ = ["Case", "ModelShape", "__version__", "load", "measure"]
+__all__ = ["Case", "ModelShape", "__version__", "load", "measure", "phase"]
 
 
 def __getattr__(name: str) -> Any:

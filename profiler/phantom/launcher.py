@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import glob
 import os
@@ -81,6 +82,16 @@ def refuse_a_real_driver() -> None:
             f"this machine has an NVIDIA driver ({found[0]}), and --device cuda measures on it; "
             f"to play a phantom GPU beside it all the same, set {BESIDE_A_DRIVER}=1"
         )
+
+
+def is_played_here() -> bool:
+    """Whether this process's GPU is a phantom: what it takes is emulated, and never called measured on cuda."""
+    if ACCOUNTS in os.environ:
+        return True
+    # A program may have cleaned its environment since; what was loaded stays.
+    with contextlib.suppress(OSError):
+        return builder.LIBRARY in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    return False
 
 
 def playing(gpu: GPU) -> dict[str, str | int | None]:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,7 +16,11 @@ from torch import nn
 from torch.nn import functional
 
 import nooom
-from nooom.formulas.errors import UsageError
+from nooom.benchmarks.journal import Journal, read
+from nooom.formulas.errors import CannotMeasureError, UsageError
+from nooom.profiler.fingerprint import checkout_around
+from nooom.profiler.journal import append
+from nooom.profiler.measurement import own_code
 
 VOCABULARY, WIDTH, ROWS = 5000, 64, 32
 LOGITS_BYTES = 4 * ROWS * VOCABULARY
@@ -155,3 +165,250 @@ def test_an_error_in_the_block_is_raised_and_the_hooks_are_gone() -> None:
 def test_another_device_is_refused() -> None:
     with pytest.raises(UsageError, match="auto, cuda or cpu"):
         nooom.measure("tpu")
+
+
+def peaks(measured: Any) -> list[tuple[str, int | None, int | None]]:
+    return [(phase.name, phase.peak_allocated_bytes, phase.end_allocated_bytes) for phase in measured.phases]
+
+
+def test_a_decorated_function_is_measured_at_each_call_and_stays_what_it_is() -> None:
+    @nooom.measure("cpu")
+    def work(size: int, *, twice: bool = False) -> int:
+        """Takes memory."""
+        kept = torch.empty(size)
+        nooom.phase("second")
+        if twice:
+            torch.empty(size)
+        return kept.nbytes
+
+    figures = cast("Any", work)
+    assert (work.__name__, work.__doc__, figures.measured) == ("work", "Takes memory.", None)
+    assert work(10) == 40
+    first = figures.measured
+    assert work(1000, twice=True) == 4000
+    assert peaks(first) == [("block", 40, 40), ("second", 40, 0)]
+    assert [peak for _, peak, _ in peaks(figures.measured)] == [4000, 8000]
+
+
+def test_a_recursive_function_is_one_measurement_and_methods_and_coroutines_are_measured_too(tmp_path: Path) -> None:
+    @nooom.measure("cpu", out=tmp_path)
+    def countdown(number: int) -> int:
+        kept = torch.empty(10)
+        return kept.nbytes + (countdown(number - 1) if number else 0)
+
+    class Owner:
+        @nooom.measure("cpu", name="a method", out=tmp_path)
+        def method(self) -> Owner:
+            return self
+
+    @nooom.measure("cpu", name="a coroutine", out=tmp_path)
+    async def coroutine() -> int:
+        await asyncio.sleep(0)
+        return torch.empty(100).nbytes
+
+    owner = Owner()
+    assert (countdown(3), owner.method(), asyncio.run(coroutine())) == (160, owner, 400)
+    found = [(record.case["name"].rpartition(".")[2], record.peak_allocated_bytes) for record in read(tmp_path)]
+    assert found == [("countdown", 160), ("a method", 0), ("a coroutine", 400)]
+
+
+def test_a_generator_and_a_decorator_without_parentheses_are_refused() -> None:
+    with pytest.raises(UsageError, match="is a generator"):
+
+        @nooom.measure("cpu")
+        def pieces() -> Iterator[int]:
+            yield 1
+
+    with pytest.raises(UsageError, match="with parentheses"):
+        nooom.measure(cast("Any", len))
+
+
+def test_a_phase_belongs_to_the_innermost_measurement_and_needs_one() -> None:
+    with pytest.raises(UsageError, match="nothing is being measured"):
+        nooom.phase("backward")
+    with nooom.measure("cpu") as outer:
+        held = torch.empty(100)
+        with nooom.measure("cpu") as inner:
+            torch.empty(10)
+            nooom.phase("of the inner")
+        nooom.phase("of the outer")
+        torch.empty(1000)
+    with pytest.raises(UsageError, match="outside of the measured block"):
+        outer.phase("late")
+    assert held.nbytes == 400
+    # What the outer block holds is there for the inner one too, as it is on a GPU.
+    assert peaks(inner) == [("block", 440, 400), ("of the inner", 400, 400)]
+    assert peaks(outer) == [("block", 440, 400), ("of the outer", 4400, 400)]
+
+
+def test_on_the_cpu_one_thread_is_measured_at_a_time() -> None:
+    refused = []
+
+    def elsewhere() -> None:
+        for attempt in (lambda: nooom.phase("from a thread"), nooom.measure("cpu").__enter__):
+            try:
+                attempt()
+            except CannotMeasureError as error:
+                refused.append(str(error))
+
+    with nooom.measure("cpu") as measured:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        torch.empty(10)
+    assert len(refused) == 2
+    assert refused[0].startswith("another thread is being measured")
+    assert peaks(measured) == [("block", 40, 0)]
+
+
+def test_blocks_may_end_in_any_order_and_attribution_stands_alone() -> None:
+    first, second = nooom.measure("cpu"), nooom.measure("cpu")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    torch.empty(10)
+    second.__exit__(None, None, None)
+    assert (first.peak_allocated_bytes, second.peak_allocated_bytes) == (0, 40)
+    with nooom.measure("cpu"), pytest.raises(UsageError, match="stands alone"), nooom.measure("cpu", attribute=True):
+        pass
+    with pytest.raises(UsageError, match="of one block"), first:
+        pass
+
+
+def test_beside_another_profiler_nothing_wrong_is_said() -> None:
+    from torch.profiler import ProfilerActivity, profile
+
+    with (
+        profile(activities=[ProfilerActivity.CPU]),
+        pytest.raises(CannotMeasureError, match=r"torch\.profiler runs already"),
+        nooom.measure("cpu"),
+    ):
+        pass
+    with (
+        pytest.warns(UserWarning, match="figures are unknown"),
+        nooom.measure("cpu") as measured,
+        profile(activities=[ProfilerActivity.CPU]),
+    ):
+        torch.empty(10)
+    assert measured.peak_allocated_bytes is None
+    with nooom.measure("cpu") as measured:
+        torch.empty(10)
+    assert measured.peak_allocated_bytes == 40
+
+
+def test_a_block_with_a_name_and_a_folder_leaves_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    with nooom.measure("cpu", name="two tensors", out=tmp_path / "new") as measured:
+        torch.empty(10)
+        with pytest.raises(UsageError, match="has not ended"):
+            measured.record()
+    (record,) = read(tmp_path)
+    assert record == measured.record()
+    assert {"case_id": record.case_id, "case": record.case} == own_code("two tensors")
+    assert (record.source, record.device, record.status, record.gpu, record.error) == (
+        "measured",
+        "cpu",
+        "ok",
+        None,
+        None,
+    )
+    assert (record.label, record.peak_allocated_bytes) == ("two tensors", 40)
+    assert record.fingerprint["allocator"] == "expandable_segments:True"
+    assert record.fingerprint["cpu_threads"] == torch.get_num_threads()
+    assert measured.record("another").case == {"name": "another"}
+
+
+def test_the_commit_of_a_record_is_the_checkouts_that_the_program_runs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.com")
+        return subprocess.run(["git", *who, *arguments], capture_output=True, text=True, check=True).stdout.strip()
+
+    def code() -> tuple[Any, Any]:
+        checkout_around.cache_clear()
+        with nooom.measure("cpu", name="nothing") as measured:
+            pass
+        found = measured.record().fingerprint
+        return found["commit"], found["dirty"]
+
+    monkeypatch.chdir(tmp_path)
+    assert code() == (None, None)
+    git("init", "--quiet")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "train.py").write_text("x = 1\n")
+    git("add", "train.py")
+    git("commit", "--quiet", "--message", "one")
+    monkeypatch.chdir(tmp_path / "folder")
+    (tmp_path / "measurements.jsonl").write_text("")  # a result beside the code does not change it
+    assert code() == (git("rev-parse", "HEAD"), False)
+    (tmp_path / "train.py").write_text("x = 2\n")
+    assert code() == (git("rev-parse", "HEAD"), True)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), "oom", {"tried_bytes": 2 << 30}),
+        (ZeroDivisionError("division\nby zero"), "crashed", {"message": "ZeroDivisionError: division by zero"}),
+        (SystemExit(0), "ok", None),
+        (SystemExit(3), "crashed", {"kind": "SystemExit"}),
+    ],
+    ids=["oom", "error", "exit", "failure"],
+)
+def test_how_a_block_was_left_is_the_records_status(
+    tmp_path: Path, error: BaseException, status: str, says: dict[str, Any] | None
+) -> None:
+    with pytest.raises(type(error)), nooom.measure("cpu", name="left", out=tmp_path) as measured:
+        torch.empty(10)
+        measured.phase("second")
+        raise error
+    (record,) = read(tmp_path)
+    assert (record.status, [phase.name for phase in record.phases]) == (status, ["block", "second"])
+    if says is None:
+        assert record.error is None
+    else:
+        assert says.items() <= cast("Any", record.error).items()
+        assert cast("Any", record.error)["phase"] == "second"
+
+
+def test_what_takes_no_record_is_said_before_the_block_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for options, says in (
+        ({"out": tmp_path}, "needs a name"),
+        ({"out": tmp_path / "file", "name": "x"}, "^out=.*can't write"),
+    ):
+        with pytest.raises(UsageError, match=says), nooom.measure("cpu", **cast("Any", options)):
+            pytest.fail("the block ran")
+    with pytest.raises(UsageError, match="not printable"):
+        nooom.measure("cpu", name="two\nlines")
+    with nooom.measure("cpu") as measured:
+        pass
+    with pytest.raises(UsageError, match="needs a name"):
+        measured.record()
+
+
+def test_a_record_that_finds_no_room_costs_the_program_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nooom.profiler.journal._PATIENCE_S", 0.05)
+
+    @nooom.measure("cpu", name="beside a run", out=tmp_path)
+    def work() -> int:
+        return 7
+
+    with Journal(tmp_path), pytest.warns(UserWarning, match="another run is writing") as caught:
+        assert work() == 7
+    kept = Path(str(caught[0].message).rpartition("the record is in ")[2])
+    assert json.loads(kept.read_text())["case"] == {"name": "beside a run"}
+    kept.unlink()
+
+
+def test_threads_append_their_records_one_after_another(tmp_path: Path) -> None:
+    with nooom.measure("cpu", name="x") as measured:
+        pass
+    record = measured.record()
+    threads = [threading.Thread(target=append, args=(tmp_path, record)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(read(tmp_path)) == [record] * 8
