@@ -255,8 +255,9 @@ def _state(before: Measurement, after: Measurement) -> str | None:
         return "error"
     if before.status != "oom":
         return "oom"
-    # What ran out of memory before has become worse where it does in a phase that was over by then.
-    return "oom" if (after.error or {}).get("phase") in {phase.name for phase in before.phases} else "pass"
+    # What ran out of memory before has become worse where it does so in a phase that was over by then.
+    then, now = (before.error or {}).get("phase"), (after.error or {}).get("phase")
+    return "oom" if now != then and now in {phase.name for phase in before.phases} else "pass"
 
 
 def _said(record: Measurement) -> str | None:

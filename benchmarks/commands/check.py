@@ -62,19 +62,23 @@ def check(request: Request) -> int:
         strict=request.strict,
         exit_code=code,
     )
-    written = files.written(report, request.out, about)
+    files.written(report, request.out, about)
     if request.baseline is not None:
         _propose(request, baseline, after, console)
     console.print(f"report in {request.out}", style="dim", soft_wrap=True)
     if request.as_json:
-        print(json.dumps({**report.to_json(), "exit_code": code, "files": [str(path) for path in written]}))
+        print(json.dumps({**report.to_json(), "about": about.to_json()}, allow_nan=False))
     else:
         from nooom.benchmarks.reports.console import console as report_console
 
         terminal.show(report, report_console(), about)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         # Read from both streams; with --json one of them is taken.
-        print(*annotations.annotations(report), sep="\n", file=sys.stderr if request.as_json else sys.stdout)
+        print(
+            *annotations.annotations(report, strict=request.strict),
+            sep="\n",
+            file=sys.stderr if request.as_json else sys.stdout,
+        )
     if code == 3:
         raise CannotMeasureError(_nothing(request, report))
     return code

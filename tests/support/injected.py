@@ -71,7 +71,7 @@ def _leak(model: Any) -> None:
     import torch
 
     def hook(module: Any, given: Any, output: Any) -> None:
-        _alive.append(torch.zeros(1 << 18, device=output.device))
+        _alive.append(torch.zeros(1 << 20, device=output.device))
 
     model.model.norm.register_forward_hook(hook)
 
@@ -94,6 +94,67 @@ MISTAKES = {
     "a leak": _on_the_model(_leak),
     "no no_grad": _without_no_grad,
 }
+
+
+SEQ = {name: 40 + number for number, name in enumerate(MISTAKES)}
+"""By which a case knows its mistake."""
+UNCHANGED = 60
+"""The one without any."""
+
+GREW = {
+    "outputs kept": ("forward", "logits", "by aten.mm.default of lm_head"),
+    "foreach": ("optimizer", "optimizer", "by aten._foreach_"),
+    "checkpointing off": ("forward", "activations", None),
+    "logits copied": ("backward", "logits", "float32 [2, 43, 8000] by aten._to_copy.default"),
+    "a leak": ("optimizer", "activations", "float32 [1048576] by aten.zeros.default of model"),
+    "no no_grad": ("rollout", "activations", None),
+}
+"""Of each mistake: a phase that takes more, the component that grew most there, and what a tensor's name has in it."""
+
+
+def suite(model: Path) -> str:
+    """The cases that the mistakes are made in, and one that none is made in, as TOML."""
+    sft = [UNCHANGED, *(SEQ[name] for name in ("outputs kept", "foreach", "logits copied", "a leak"))]
+    return f"""
+[defaults]
+model = {json.dumps(str(model))}
+batch = 2
+dtype = "fp32"
+steps = 1
+[[case]]
+workload = "sft"
+seq = {sft}
+[[case]]
+workload = "sft"
+seq = {SEQ["checkpointing off"]}
+checkpointing = true
+[[case]]
+workload = "grpo"
+full = true
+reference = "none"
+seq = {SEQ["no no_grad"]}
+new_tokens = 8
+group_size = 2
+"""
+
+
+def environment() -> dict[str, str]:
+    """The variable that makes every mistake in its case."""
+    return {VARIABLE: json.dumps({str(seq): name for name, seq in SEQ.items()})}
+
+
+def check(document: dict[str, Any]) -> None:
+    """What ``check --json`` has to say: each mistake by its phase, component and tensor, and nothing else."""
+    rows = document["rows"]
+    for name, (phase, component, tensor) in GREW.items():
+        (row,) = [row for row in rows if f" 2x{SEQ[name]}" in row["case"] and row["phase"] == phase]
+        assert row["state"] == "regression", (name, row)
+        components = [one for one in row["grew"] if one["kind"] == "component"]
+        assert components[0]["name"] == component, (name, row["grew"])
+        assert components[0]["change_bytes"] > 0
+        named = [one["name"] for one in row["grew"] if one["kind"] == "tensor" and one["change_bytes"] > 0]
+        assert tensor is None or any(tensor in one for one in named), (name, row["grew"])
+    assert {row["state"] for row in rows if f" 2x{UNCHANGED} " in row["case"]} == {"pass"}
 
 
 def main() -> None:
