@@ -52,9 +52,14 @@ def path_of(suite: str, record: Measurement) -> Path:
     """
     if not _A_NAME.fullmatch(suite):
         raise UsageError(f"a baseline's suite is named in letters, digits, dots and dashes, not {suite[:60]!r}")
-    return (
-        Path(suite) / _machine(record) / f"torch-{regression.minor(record.fingerprint.get('torch')) or 'unknown'}.jsonl"
-    )
+    minor = regression.minor(record.fingerprint.get("torch")) or ""
+    return Path(suite) / _machine(record) / f"torch-{minor if _A_NAME.fullmatch(minor) else 'unknown'}.jsonl"
+
+
+def suite_of(file: Path) -> str | None:
+    """The suite of a file that stands where a baseline does, ``<suite>/<gpu>/torch-<minor>.jsonl``; None elsewhere."""
+    parts = file.resolve().parts
+    return parts[-3] if len(parts) > 3 and re.fullmatch(r"torch-.+\.jsonl", parts[-1]) else None
 
 
 def _machine(record: Measurement) -> str:
@@ -187,8 +192,8 @@ def proposed(baseline: Sequence[Entry], current: Sequence[Measurement], suite: s
 
 def _in_place(file: Path, suite: str, record: Measurement) -> Path:
     """Where a baseline stands below its folder; one that lies elsewhere is named as it should be."""
-    named = path_of(suite, record)
-    return Path(*file.parts[-3:]) if file.parts[-2:] == named.parts[-2:] and len(file.parts) > 2 else named
+    named, parts = path_of(suite, record), file.resolve().parts
+    return Path(*parts[-3:]) if parts[-2:] == named.parts[-2:] and len(parts) > 3 else named
 
 
 def _counted(path: Path, before: Mapping[str, Measurement], after: Mapping[str, Measurement]) -> Updated:

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from nooom.benchmarks import baselines, gate, sides
-from nooom.benchmarks.journal import FILE_NAME, Entry
+from nooom.benchmarks.journal import Entry
 from nooom.benchmarks.reports.gate import annotations, files, terminal
 from nooom.benchmarks.reports.gate.about import About
 from nooom.benchmarks.sides import Side
@@ -214,18 +214,10 @@ def _nothing(request: Request, report: gate.Report) -> str:
 
 def _propose(request: Request, baseline: Sequence[Entry], after: Sequence[Side], console: Console) -> None:
     """Write what the baseline would be, ready to be committed, below the report."""
-    suite = Path(request.suite).stem if request.suite is not None else _suite_of(baseline)
+    own = Path(request.suite).stem if request.suite is not None else baselines.suite_of(baseline[0].file)
     clean = [record for record in after[0].records if not record.fingerprint.get("dirty")]
     if len(clean) < len(after[0].records):
         console.print(
             "measured in a tree with uncommitted changes: no new baseline is proposed from it", soft_wrap=True
         )
-    baselines.write(request.out / "baseline", baselines.proposed(baseline, clean, suite))
-
-
-def _suite_of(baseline: Sequence[Entry]) -> str:
-    """By the place of its file, ``<suite>/<gpu>/torch-<minor>.jsonl``."""
-    file = baseline[0].file
-    return (
-        file.parts[-3] if file.name != FILE_NAME and len(file.parts) > 2 and file.name.startswith("torch-") else "suite"
-    )
+    baselines.write(request.out / "baseline", baselines.proposed(baseline, clean, own or "suite"))
