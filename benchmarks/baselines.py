@@ -56,10 +56,17 @@ def path_of(suite: str, record: Measurement) -> Path:
     return Path(suite) / _machine(record) / f"torch-{minor if _A_NAME.fullmatch(minor) else 'unknown'}.jsonl"
 
 
-def suite_of(file: Path) -> str | None:
-    """The suite of a file that stands where a baseline does, ``<suite>/<gpu>/torch-<minor>.jsonl``; None elsewhere."""
+def suite_for(suite: str | None, file: Path) -> str:
+    """What a proposed baseline's suite is called: as the one that was run, or as the file that was compared with.
+
+    Args:
+        suite: a suite's name or file, where one was named.
+        file: a baseline; where it stands as ``<suite>/<gpu>/torch-<minor>.jsonl``, it tells.
+    """
     parts = file.resolve().parts
-    return parts[-3] if len(parts) > 3 and re.fullmatch(r"torch-.+\.jsonl", parts[-1]) else None
+    told = parts[-3] if len(parts) > 3 and re.fullmatch(r"torch-.+\.jsonl", parts[-1]) else ""
+    name = Path(suite).stem if suite is not None else told
+    return name if _A_NAME.fullmatch(name) else "suite"
 
 
 def _machine(record: Measurement) -> str:

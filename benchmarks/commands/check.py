@@ -214,10 +214,10 @@ def _nothing(request: Request, report: gate.Report) -> str:
 
 def _propose(request: Request, baseline: Sequence[Entry], after: Sequence[Side], console: Console) -> None:
     """Write what the baseline would be, ready to be committed, below the report."""
-    own = Path(request.suite).stem if request.suite is not None else baselines.suite_of(baseline[0].file)
+    suite = baselines.suite_for(request.suite, baseline[0].file)
     clean = [record for record in after[0].records if not record.fingerprint.get("dirty")]
     if len(clean) < len(after[0].records):
         console.print(
             "measured in a tree with uncommitted changes: no new baseline is proposed from it", soft_wrap=True
         )
-    baselines.write(request.out / "baseline", baselines.proposed(baseline, clean, own or "suite"))
+    baselines.write(request.out / "baseline", baselines.proposed(baseline, clean, suite))

@@ -128,6 +128,18 @@ def test_a_tensor_that_may_have_stood_there_unlisted_is_not_called_new() -> None
     assert [one.kind for one in regression.grown(before, after)] == ["component"]
 
 
+def test_a_tensor_whose_module_has_another_name_now_has_not_grown() -> None:
+    before = peak(100, components={"logits": 100}, tensors=[tensor(100, module="Qwen2ForCausalLM.loss")], hidden=[])
+    renamed = [tensor(100, module="Qwen2ForCausalLM"), tensor(50, op="aten._to_copy.default")]
+    after = peak(150, components={"logits": 150}, tensors=renamed, hidden=[])
+    named = [one.name for one in regression.grown(before, after) if one.kind == "tensor"]
+    assert named == []  # 50 is less than the least that the other side lists
+    larger = [renamed[0], tensor(120, op="aten._to_copy.default")]
+    after = peak(220, components={"logits": 220}, tensors=larger, hidden=[])
+    named = [one.name for one in regression.grown(before, after) if one.kind == "tensor"]
+    assert named == ["logits float32 [128, 49152] by aten._to_copy.default of lm_head"]
+
+
 def test_nothing_grew_by_name_where_one_side_was_not_taken_apart() -> None:
     assert list(regression.grown(peak(5), peak(9, components={"logits": 9}, tensors=[], hidden=[]))) == []
 
