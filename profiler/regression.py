@@ -151,12 +151,11 @@ def _tensors_grown(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[
     """
     old, new = _owned(before, tensor_name), _owned(after, tensor_name)
     least_old, least_new = min(old.values(), default=0), min(new.values(), default=0)
-    known = {
+    return {
         name: delta
-        for name, delta in _differences(old, new).items()
-        if delta and (name in old or new[name] > least_old) and (name in new or old[name] > least_new)
+        for name, delta in _without_renamed(_differences(old, new)).items()
+        if (name in old or new[name] > least_old) and (name in new or old[name] > least_new)
     }
-    return _without_renamed(known)
 
 
 def _without_renamed(deltas: Mapping[str, int]) -> dict[str, int]:
@@ -165,7 +164,7 @@ def _without_renamed(deltas: Mapping[str, int]) -> dict[str, int]:
     for name, delta in deltas.items():
         kind = name.partition(" by ")[0]
         gone = (other for other in kept if kept[other] == -delta and other.partition(" by ")[0] == kind)
-        if name in kept and (other := next(gone, None)) is not None:
+        if delta and name in kept and (other := next(gone, None)) is not None:
             del kept[name], kept[other]
     return kept
 
