@@ -8,6 +8,7 @@ a pull request shows a change of memory and nothing else.  ``nooom baseline upda
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nooom.benchmarks import gate
-from nooom.benchmarks.campaign.collect import canonical
-from nooom.benchmarks.journal import Entry, entries_of
+from nooom.benchmarks.journal import Entry, canonical, entries_of
 from nooom.formulas.errors import UsageError
 from nooom.formulas.gpus import file_name
 from nooom.profiler import regression
@@ -35,9 +35,24 @@ class Updated:
     path: Path
     """Below the baselines' folder."""
     records: tuple[Measurement, ...]
-    added: int
-    changed: int
-    dropped: int
+    before: Mapping[str, Measurement]
+    """What it is now, by case_id."""
+
+    @property
+    def added(self) -> int:
+        """Cases that are new in it."""
+        return sum(record.case_id not in self.before for record in self.records)
+
+    @property
+    def changed(self) -> int:
+        """Cases whose line differs."""
+        pairs = [(self.before[one.case_id], one) for one in self.records if one.case_id in self.before]
+        return sum(old is not new and canonical(old) != canonical(new) for old, new in pairs)
+
+    @property
+    def dropped(self) -> int:
+        """Cases that it has no more."""
+        return len(self.before.keys() - {record.case_id for record in self.records})
 
     @property
     def text(self) -> str:
@@ -63,7 +78,7 @@ def suite_for(suite: str | None, file: Path) -> str:
         suite: a suite's name or file, where one was named.
         file: a baseline; where it stands as ``<suite>/<gpu>/torch-<minor>.jsonl``, it tells.
     """
-    parts = file.resolve().parts
+    parts = _parts(file)
     told = parts[-3] if len(parts) > 3 and re.fullmatch(r"torch-.+\.jsonl", parts[-1]) else ""
     name = Path(suite).stem if suite is not None else told
     return name if _A_NAME.fullmatch(name) else "suite"
@@ -137,13 +152,7 @@ def _merged(folder: Path, path: Path, records: Sequence[Measurement], band_bytes
         kept = before.band_bytes if band_bytes is None and before is not None else band_bytes
         fresh[record.case_id] = line_of(record, kept)
     rest = {} if prune else {case_id: record for case_id, record in known.items() if case_id not in fresh}
-    return Updated(
-        path=path,
-        records=(*rest.values(), *fresh.values()),
-        added=len(fresh.keys() - known.keys()),
-        changed=sum(case_id in known and canonical(known[case_id]) != canonical(one) for case_id, one in fresh.items()),
-        dropped=len(known) - len(rest) - len(known.keys() & fresh.keys()),
-    )
+    return Updated(path=path, records=(*rest.values(), *fresh.values()), before=known)
 
 
 def _known(file: Path) -> Mapping[str, Measurement]:
@@ -194,20 +203,18 @@ def proposed(baseline: Sequence[Entry], current: Sequence[Measurement], suite: s
         path = at.get((record.case_id, gate.group(record))) or path_of(suite, record)
         kept = lines.setdefault(path, {}).get(record.case_id)
         lines[path][record.case_id] = line_of(record, kept.band_bytes if kept is not None else None)
-    return [_counted(path, before.get(path, {}), after) for path, after in sorted(lines.items())]
+    return [
+        Updated(path=path, records=tuple(after.values()), before=before.get(path, {}))
+        for path, after in sorted(lines.items())
+    ]
 
 
 def _in_place(file: Path, suite: str, record: Measurement) -> Path:
     """Where a baseline stands below its folder; one that lies elsewhere is named as it should be."""
-    named, parts = path_of(suite, record), file.resolve().parts
+    named, parts = path_of(suite, record), _parts(file)
     return Path(*parts[-3:]) if parts[-2:] == named.parts[-2:] and len(parts) > 3 else named
 
 
-def _counted(path: Path, before: Mapping[str, Measurement], after: Mapping[str, Measurement]) -> Updated:
-    return Updated(
-        path=path,
-        records=tuple(after.values()),
-        added=len(after.keys() - before.keys()),
-        changed=sum(name in before and canonical(before[name]) != canonical(one) for name, one in after.items()),
-        dropped=0,
-    )
+@functools.cache
+def _parts(file: Path) -> tuple[str, ...]:
+    return file.resolve().parts

@@ -205,9 +205,9 @@ def compare(baseline: Iterable[Measurement], current: Iterable[Measurement], *, 
             before = others.get(record.case_id) or alike.get(_twin_key(record))
         if before is not None:
             met.add((before.case_id, group(before)))
-        rows += _compared(before, record)
-    rows += [_unmet(record, of, groups) for (case_id, of), record in known.items() if (case_id, of) not in met]
-    return report(dataclasses.replace(row, side=side) for row in rows)
+        rows += _compared(before, record, of, side)
+    left = [(record, of) for (case_id, of), record in known.items() if (case_id, of) not in met]
+    return report(rows + [_unmet(record, of, groups, side) for record, of in left])
 
 
 def report(rows: Iterable[Row]) -> Report:
@@ -227,8 +227,8 @@ def _twin_key(record: Measurement) -> str:
     return repr(sorted((name, value) for name, value in record.case.items() if name != "allocator"))
 
 
-def _compared(before: Measurement | None, after: Measurement) -> Iterator[Row]:
-    whole = _whole(after)
+def _compared(before: Measurement | None, after: Measurement, of: Group, side: str | None) -> Iterator[Row]:
+    whole = _whole(after, of, side)
     if before is None:
         state = {"ok": "new", "oom": "oom"}.get(after.status, "error")
         yield dataclasses.replace(whole, state=state, note=_said(after), current_bytes=after.peak_allocated_bytes)
@@ -236,7 +236,7 @@ def _compared(before: Measurement | None, after: Measurement) -> Iterator[Row]:
     if different := regression.hard_differences(before, after):
         yield dataclasses.replace(whole, state="not_comparable", note="; ".join(different))
         return
-    suspects = tuple(regression.suspects(before, after))
+    suspects = tuple(regression.suspects(before, after)) if before.fingerprint != after.fingerprint else ()
     state = _state(before, after)
     if state is not None:
         now = after.peak_allocated_bytes if state == "fixed" else None
@@ -268,16 +268,19 @@ def _said(record: Measurement) -> str | None:
     return f"{record.status}{where}: {' '.join(str(error.get('message')).split())[:300]}"
 
 
-def _whole(record: Measurement) -> Row:
-    return Row(case_id=record.case_id, label=record.label, phase=None, state="error", group=group(record))
+def _whole(record: Measurement, of: Group, side: str | None) -> Row:
+    return Row(case_id=record.case_id, label=record.label, phase=None, state="error", group=of, side=side)
 
 
 def _row(whole: Row, change: Change, suspects: tuple[str, ...]) -> Row:
     moved = change.state in (regression.REGRESSION, regression.IMPROVEMENT)
-    return dataclasses.replace(
-        whole,
+    return Row(
+        case_id=whole.case_id,
+        label=whole.label,
         phase=change.phase,
         state=change.state,
+        group=whole.group,
+        side=whole.side,
         baseline_bytes=change.baseline_bytes,
         current_bytes=change.current_bytes,
         change_bytes=change.change_bytes,
@@ -291,9 +294,9 @@ def _row(whole: Row, change: Change, suspects: tuple[str, ...]) -> Row:
     )
 
 
-def _unmet(record: Measurement, of: Group, groups: set[Group]) -> Row:
+def _unmet(record: Measurement, of: Group, groups: set[Group], side: str | None) -> Row:
     """A baseline's case that the current set has not."""
-    row = dataclasses.replace(_whole(record), baseline_bytes=record.peak_allocated_bytes)
+    row = dataclasses.replace(_whole(record, of, side), baseline_bytes=record.peak_allocated_bytes)
     if of in groups:
         return dataclasses.replace(row, state="missing", note="the current set does not have it")
     return dataclasses.replace(row, state="skipped", note=f"the current set has nothing {of}")

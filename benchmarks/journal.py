@@ -5,8 +5,10 @@ What writes it stands a floor below, in ``profiler/journal.py``, because a block
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from nooom.profiler.measurement import Measurement, RecordError
 
 __all__ = ["FILE_NAME", "Entry", "Journal", "JournalError", "entries", "entries_of", "journals", "read"]
 
+_A_PATH = re.compile(r"(?<![\w.:/-])/(?:[^\s/'\":]+/)+")
+"""An absolute one up to its last part: where a file lay on the machine that measured is nobody's business."""
 _MAX_LINES = 100_000
 """More than any suite has; a file of millions of lines is refused before it fills the memory with records."""
 
@@ -97,3 +101,13 @@ def _parsed(line: str, file: Path, number: int) -> Measurement:
 
 def _no_constants(name: str) -> Any:
     raise ValueError(f"{name} is not a figure")
+
+
+def canonical(record: Measurement) -> str:
+    """One line, the same for the same record: keys sorted, and no path of the machine that measured."""
+    error = _without_paths(record.error) if record.error is not None else None
+    return json.dumps(dataclasses.replace(record, error=error).to_json(), sort_keys=True, separators=(",", ":"))
+
+
+def _without_paths(error: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _A_PATH.sub("", value) if isinstance(value, str) else value for name, value in error.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import math
 from collections.abc import Mapping
@@ -241,11 +242,17 @@ def sums_up(components: Mapping[str, int | None], peak_bytes: int) -> bool:
 
 
 def _shallow(item: Any) -> dict[str, Any]:
-    return {f.name: getattr(item, f.name) for f in dataclasses.fields(item)}
+    return {name: getattr(item, name) for name in _names(type(item))}
+
+
+@functools.cache
+def _names(kind: Any) -> Mapping[str, None]:
+    """A record's fields in their order."""
+    return {field.name: None for field in dataclasses.fields(kind)}
 
 
 def _known_keys(record: Mapping[str, Any], kind: Any, what: str) -> None:
-    known = {f.name for f in dataclasses.fields(kind)}
+    known = _names(kind)
     for key in record:
         if key not in known:
             raise RecordError(f"unknown key {key!r} in a {what}; {nearest(str(key), known)}")

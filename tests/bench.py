@@ -141,6 +141,69 @@ def _attributed(what: str, found: list[Any]) -> list[tuple[str, str, float]]:
     ]
 
 
+def check_rows() -> list[tuple[str, str, float]]:
+    """The gate over two sets of 1,000 and of 4,000 cases: whole commands, reports written."""
+    taken = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for count in (1_000, 4_000):
+            cases = [Case(model=MODEL, workload="sft", seq=number) for number in range(1, count + 1)]
+            records = [_record(case, number) for number, case in enumerate(cases)]
+            for name, grown in (("baseline", 0), ("current", 7)):
+                # Every seventh has grown, with what it grew by: what is said of a case costs more than that it passes.
+                lines = [json.dumps(_grown(record, grown)) for record in records]
+                (Path(folder) / f"{name}-{count}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            sets = [f"--{name}={folder}/{name}-{count}.jsonl" for name in ("baseline", "current")]
+            command = [sys.executable, "-m", "nooom", "check", *sets, "--out", f"{folder}/out", "--json"]
+
+            def run(command: list[str] = command) -> None:
+                done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True)
+                assert done.returncode == 1, done.stderr
+
+            taken[count] = median_s(run, times=3)
+    each = (taken[4_000] - taken[1_000]) / 3
+    return [
+        ("`nooom check`, 1,000 cases of 4 phases", "1 (the unit of these two)", taken[1_000]),
+        (
+            f"the same with 4,000 cases: 1,000 more take {each:.2f} s",
+            f"{taken[4_000] / taken[1_000]:.1f}",
+            taken[4_000],
+        ),
+    ]
+
+
+def _record(case: Case, number: int) -> dict[str, Any]:
+    """As a run writes it; each case as large as its number, and every tenth taken apart."""
+    peaks = dict.fromkeys(("load", "forward", "backward", "optimizer"), number + 1 << 20)
+    tensor = {"what": None, "category": "logits", "shape": [1, number], "dtype": "float32", "module": "lm_head"}
+    apart = {
+        "components": {"logits": (number + 1) << 20, "other": 0},
+        "tensors": [{**tensor, "op": f"aten.op{n}", "site": "x.py:1", "bytes": 1000, "count": 1} for n in range(10)],
+        "hidden": [],
+    }
+    phases = [
+        {"name": name, "peak_allocated_bytes": size, **(apart if number % 10 == 0 else {})}
+        for name, size in peaks.items()
+    ]
+    return {
+        "schema_version": 1,
+        "case_id": case.case_id(),
+        "case": case.to_dict(),
+        "source": "emulated",
+        "device": "phantom",
+        "status": "ok",
+        "gpu": {"name": "NVIDIA A100-SXM4-80GB", "total_bytes": 85_100_068_864},
+        "phases": phases,
+        "fingerprint": {"torch": "2.13.0+cu130", "transformers": "5.24.0"},
+    }
+
+
+def _grown(record: dict[str, Any], every: int) -> dict[str, Any]:
+    if not every or record["case"]["seq"] % every:
+        return record
+    phases = [{**phase, "peak_allocated_bytes": phase["peak_allocated_bytes"] + 512} for phase in record["phases"]]
+    return {**record, "phases": phases}
+
+
 CONTEXT = "import torch; torch.ones(1, device='cuda')"
 PHANTOM = f"""
 import os, subprocess, sys
@@ -178,7 +241,7 @@ def phantom_rows() -> list[tuple[str, str, float]]:
 
 
 def main() -> None:
-    rows = [*command_rows(), *child_rows(), *instrument_rows(), *attribution_rows(), *phantom_rows()]
+    rows = [*command_rows(), *check_rows(), *child_rows(), *instrument_rows(), *attribution_rows(), *phantom_rows()]
     lines = [
         "# What nooom's own work costs",
         "",

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from nooom.benchmarks.journal import FILE_NAME, Entry, entries, read
+from nooom.benchmarks.journal import FILE_NAME, Entry, canonical, entries, read
 from nooom.benchmarks.runner import LIBRARIES, is_finished
 from nooom.formulas.errors import UsageError
 from nooom.formulas.gpus import file_name
 from nooom.profiler.measurement import Measurement
-
-_A_PATH = re.compile(r"(?<![\w.:/-])/(?:[^\s/'\":]+/)+")
-"""An absolute one up to its last part: where a file lay on the machine that measured is nobody's business."""
 
 
 def collect(folders: Iterable[Path], *, rehearsal: bool = False) -> dict[str, list[Measurement]]:
@@ -91,13 +84,3 @@ def merge(folder: Path, records: Sequence[Measurement]) -> list[Measurement]:
     lines = sorted(canonical(record) for record in kept)
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return list(read(file))
-
-
-def canonical(record: Measurement) -> str:
-    """One line, the same for the same record: keys sorted, and no path of the machine that measured."""
-    error = _without_paths(record.error) if record.error is not None else None
-    return json.dumps(dataclasses.replace(record, error=error).to_json(), sort_keys=True, separators=(",", ":"))
-
-
-def _without_paths(error: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _A_PATH.sub("", value) if isinstance(value, str) else value for name, value in error.items()}

@@ -15,7 +15,8 @@ from rich.console import Console
 
 from nooom.benchmarks import baselines, gate, sides
 from nooom.benchmarks.journal import Entry
-from nooom.benchmarks.reports.gate import annotations, files, terminal
+from nooom.benchmarks.reports.gate import annotations as github
+from nooom.benchmarks.reports.gate import files, terminal
 from nooom.benchmarks.reports.gate.about import About
 from nooom.benchmarks.sides import Side
 from nooom.formulas.errors import CannotMeasureError, UsageError
@@ -75,7 +76,7 @@ def check(request: Request) -> int:
     if os.environ.get("GITHUB_ACTIONS") == "true":
         # Read from both streams; with --json one of them is taken.
         print(
-            *annotations.annotations(report, strict=request.strict),
+            *github.annotations(report, strict=request.strict),
             sep="\n",
             file=sys.stderr if request.as_json else sys.stdout,
         )
@@ -161,7 +162,8 @@ def _judged(
 ) -> Sequence[gate.Row]:
     known = [entry.measurement for entry in baseline]
     found = gate.compare(known, side.records, side=shown)
-    doubted = [record for record in side.records if record.case_id in _doubted(found)]
+    doubts = _doubted(found)
+    doubted = [record for record in side.records if record.case_id in doubts]
     if not doubted or not (request.confirm or side.was_run):
         return found.rows
     from nooom.benchmarks import repeats

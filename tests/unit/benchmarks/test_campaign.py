@@ -12,9 +12,9 @@ import pytest
 
 from nooom.benchmarks import cost
 from nooom.benchmarks.campaign import causes, rehearsal, report, results
-from nooom.benchmarks.campaign.collect import canonical, collect, merge
+from nooom.benchmarks.campaign.collect import collect, merge
 from nooom.benchmarks.campaign.differences import Difference, Emulation, differences, recorded
-from nooom.benchmarks.journal import FILE_NAME, read
+from nooom.benchmarks.journal import FILE_NAME, canonical, read
 from nooom.benchmarks.suites.suite import load_suite
 from nooom.formulas.case import Case
 from nooom.formulas.errors import UsageError
