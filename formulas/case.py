@@ -30,6 +30,9 @@ UNBUILT_FLAGS = {
     "packing": "packing is not built yet",
 }
 
+_NO_IDENTITY = ("_name_or_path", "transformers_version")
+"""Of a model's config: where it came from, not what it is."""
+
 
 class CaseError(UsageError):
     """A flag, a value or a combination that describes no job."""
@@ -277,6 +280,12 @@ def check_built(case: Case) -> None:
 
 FLAGS: dict[str, Flag] = {field.name: field.metadata["flag"] for field in dataclasses.fields(Case)}
 """Every case flag by its field name, in the order in which they are shown."""
+
+
+def config_key(config: Mapping[str, Any]) -> str:
+    """What stands for a model that lies in a folder: the digest of its config, wherever the folder is."""
+    identity = {key: value for key, value in config.items() if key not in _NO_IDENTITY}
+    return "config:" + hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _option(name: str) -> str:

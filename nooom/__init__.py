@@ -23,17 +23,19 @@ if TYPE_CHECKING:
     from nooom.formulas.shape import ModelShape as ModelShape
     from nooom.profiler.block import measure as measure
     from nooom.profiler.block import phase as phase
+    from nooom.profiler.trainer import TrainerCallback as TrainerCallback
 
 # What users touch, imported only when touched: `import nooom` costs nothing and drags in neither torch nor pandas.
 _EXPORTS = {
     "Case": "nooom.formulas.case",
     "ModelShape": "nooom.formulas.shape",
+    "TrainerCallback": "nooom.profiler.trainer",
     "load": "nooom.benchmarks.frame",
     "measure": "nooom.profiler.block",
     "phase": "nooom.profiler.block",
 }
 
-__all__ = ["Case", "ModelShape", "__version__", "load", "measure", "phase"]
+__all__ = ["Case", "ModelShape", "TrainerCallback", "__version__", "load", "measure", "phase"]
 
 
 def __getattr__(name: str) -> Any:

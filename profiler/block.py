@@ -180,14 +180,11 @@ class Measured:
         if error is not None:
             _closed(recorder.instrument)
         # Words alone: the error holds its frames, and they hold tensors.
-        self._status, self._error = _ended(error, failed_in)
+        self._status, self._error = ended(error, failed_in)
         if self._status == "oom":
             self._error = {**(self._error or {}), **self._alive(failed_in)}
         if self._out is not None:
-            try:
-                append(self._out, self.record())
-            except NooomError as lost:  # no reason to lose the program's own result
-                warnings.warn(f"nooom: {lost}", stacklevel=2)
+            kept(self._out, self.record())
 
     def phase(self, name: str) -> None:
         """A phase begins here, and the one before it ends.  A phase that comes again keeps its worst."""
@@ -262,7 +259,7 @@ def facts(recorder: Recorder, notes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _ended(error: BaseException | None, failed_in: str | None) -> tuple[str, dict[str, Any] | None]:
+def ended(error: BaseException | None, failed_in: str | None) -> tuple[str, dict[str, Any] | None]:
     """The status of a block that an error has left, and what the record says of it."""
     if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return "ok", None
@@ -271,6 +268,14 @@ def _ended(error: BaseException | None, failed_in: str | None) -> tuple[str, dic
     said = {"message": (f"{name}: {text}" if text else name)[:_LONGEST_MESSAGE], "phase": failed_in}
     oom = classify_oom(error)
     return ("oom", {**oom, **said}) if oom is not None else ("crashed", {"kind": name, **said})
+
+
+def kept(folder: Path, record: Measurement) -> None:
+    """Append a record; where it can't be, say so and go on: that is no reason to lose the program's own result."""
+    try:
+        append(folder, record)
+    except NooomError as lost:
+        warnings.warn(f"nooom: {lost}", stacklevel=3)
 
 
 _running: list[Measured] = []

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 import json
 import math
 import os
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from nooom.formulas.case import Case
+from nooom.formulas.case import Case, config_key
 from nooom.formulas.errors import UsageError, nearest
 from nooom.formulas.shape import ModelShape
 
@@ -28,7 +27,6 @@ _MAX_CONFIG_BYTES = 4 << 20
 _MAX_DEPTH = 64
 """Far deeper than any config, and shallow enough that nothing that walks one runs out of stack."""
 _REACH_LIMIT_S = 1.0
-_NOT_IDENTITY = ("_name_or_path", "transformers_version")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +124,7 @@ def _local(model: str, path: Path) -> Model:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     config = read_config(file)
-    return Model(name=model, config=config, directory=directory, key=_key(config))
+    return Model(name=model, config=config, directory=directory, key=config_key(config))
 
 
 def read_config(file: Path) -> dict[str, Any]:
@@ -185,11 +183,6 @@ def _is_deep(content: Any) -> bool:
     return bool(level)
 
 
-def _key(config: dict[str, Any]) -> str:
-    identity = {key: value for key, value in config.items() if key not in _NOT_IDENTITY}
-    return "config:" + hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def _near(model: str) -> str:
     # Compared without the organisation too, or every Qwen would be nearer to a mistyped Qwen than its own name.
     last = {name.split("/")[-1]: name for name in names()}
@@ -220,7 +213,7 @@ def _from_hub(model: str) -> Model:
         reason = " ".join(str(error).split())[:200]
         raise UsageError(f"--model {model!r}: not in the zoo, and the hub says: {reason}; {_near(model)}") from error
     config = read_config(file)
-    return Model(name=model, config=config, directory=file.parent, key=_key(config))
+    return Model(name=model, config=config, directory=file.parent, key=config_key(config))
 
 
 def _switched_off() -> bool:

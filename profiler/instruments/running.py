@@ -148,12 +148,19 @@ class RunningCpu:
     name = "cpu"
     torch_device = "cpu"
 
-    def __init__(self) -> None:
+    def __init__(self, before_bytes: int = 0) -> None:
+        """``before_bytes`` were allocated before anything was seen, and stay: a model's weights."""
+        self.alone = True
+        """Whether nothing else was being measured when it was opened."""
+        self._before_bytes = before_bytes
         self._shared: _SharedProfiler | None = None
         self._peak_bytes = 0
 
     def open(self) -> None:
         """Raises CannotMeasureError: a profiler of the program's own runs, or a measurement in another thread."""
+        self.alone = _SharedProfiler._open is None
+        if not self.alone:  # whoever was there before may have seen them
+            self._before_bytes = 0
         self._shared = _SharedProfiler.joined(self)
         self._peak_bytes = self._shared.balance_bytes
 
@@ -170,7 +177,10 @@ class RunningCpu:
         shared = self._folded()
         if shared.lost:
             return Reading()
-        return Reading(peak_allocated_bytes=self._peak_bytes, end_allocated_bytes=shared.balance_bytes)
+        return Reading(
+            peak_allocated_bytes=self._before_bytes + self._peak_bytes,
+            end_allocated_bytes=self._before_bytes + shared.balance_bytes,
+        )
 
     def saw(self, balance_bytes: int) -> None:
         """The shared profiler has folded events in which this was the largest balance."""

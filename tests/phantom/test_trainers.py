@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from nooom.benchmarks.journal import read
+from nooom.profiler.measurement import phase_from_json
+
 TRAINER = """
 import json, sys, torch
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
@@ -138,3 +141,32 @@ def test_trls_grpo_trainer_ends(measure: Any, with_trl: str) -> None:
     assert peaks(measured.process) == measured.printed("PEAKS")
     assert measured.printed("ROLLOUTS") == [4 * 2]
     assert measured.process["invented_answers"]
+
+
+@pytest.mark.parametrize("arguments", [(), ("lora",)], ids=["full", "lora"])
+def test_the_callbacks_peak_is_that_of_a_training_without_it(
+    measure: Any, work: Path, arguments: tuple[str, ...]
+) -> None:
+    without = measure(TRAINER, *arguments)
+    assert without.code == 0, without.said
+    program = TRAINER.replace("train_dataset=rows)", "train_dataset=rows, callbacks=[callback])").replace(
+        "Trainer(model", "callback = nooom.TrainerCallback(out='results', name='theirs')\nTrainer(model"
+    )
+    program = program.replace("import json, sys, torch", "import json, sys, torch, nooom")
+    program = program.replace("Trainer(model=", "with nooom.measure(name='around', out='results'): Trainer(model=")
+    hooked = measure(program, *arguments)
+    assert hooked.code == 0, hooked.said
+    assert peaks(hooked.process) == without.printed("PEAKS")
+    theirs, around = read(work / "results")
+    assert (theirs.source, theirs.device, theirs.case["name"]) == ("emulated", "phantom", "theirs")
+    assert theirs.fingerprint["no_case"].startswith("a model without a name")
+    assert theirs.gpu == around.gpu
+    assert theirs.gpu is not None
+    assert theirs.gpu["total_bytes"] > 79 << 30
+    assert theirs.first is not None
+    everything = [*theirs.phases, *map(phase_from_json, theirs.first["phases"])]
+    own = [max(getattr(phase, f"peak_{kind}_bytes") for phase in everything) for kind in ("allocated", "reserved")]
+    assert own == without.printed("PEAKS")
+    # The callback has reset the allocator's peaks again and again; the block around it lost none.
+    assert (around.source, around.peak_allocated_bytes) == ("emulated", own[0])
+    assert {phase.name for phase in theirs.phases} == {"forward", "backward", "optimizer"}
