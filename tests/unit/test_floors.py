@@ -20,6 +20,7 @@ IMPORT_NAMES = {"nvidia-ml-py": "pynvml"}
 """Distributions whose import name is another."""
 OPTIONAL = {"flash_attn", "bitsandbytes", "trl", "kernels", "torchao"} | {
     *("alloc", "deepspeed", "hf_mem", "hf_vram_calc", "llm_analysis"),  # others' estimators
+    "pytest",  # only in the plugin, which nobody but pytest imports: a test of its own
 }
 """Looked for where they are used, and done without."""
 
@@ -107,6 +108,13 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
     for path in files("nooom", *FLOORS):
         for module in imports(path):
             assert module.split(".")[0] in allowed, (path, module)
+
+
+def test_only_the_plugin_imports_pytest() -> None:
+    for path in files("nooom", *FLOORS):
+        if "pytest_plugin" not in path.parts:
+            for module in imports(path):
+                assert not {"pytest", "pytest_plugin"} & set(module.split(".")), (path, module)
 
 
 def loaded_by(statement: str) -> set[str]:
