@@ -237,17 +237,17 @@ def _compared(before: Measurement | None, after: Measurement, of: Group, side: s
         yield dataclasses.replace(whole, state="not_comparable", note="; ".join(different))
         return
     suspects = tuple(regression.suspects(before, after)) if before.fingerprint != after.fingerprint else ()
-    state = _state(before, after)
-    if state is not None:
-        now = after.peak_allocated_bytes if state == "fixed" else None
-        note = _said(before if state == "fixed" else after)
-        yield dataclasses.replace(whole, state=state, note=note, suspects=suspects, current_bytes=now)
+    ended = _ended(before, after)
+    if ended is not None:
+        now = after.peak_allocated_bytes if ended == "fixed" else None
+        note = _said(before if ended == "fixed" else after)
+        yield dataclasses.replace(whole, state=ended, note=note, suspects=suspects, current_bytes=now)
         return
     for change in regression.changes(before, after):
         yield _row(whole, change, suspects)
 
 
-def _state(before: Measurement, after: Measurement) -> str | None:
+def _ended(before: Measurement, after: Measurement) -> str | None:
     """Of the case as a whole, where one side did not finish; None where the phases tell."""
     if after.status == "ok":
         return None if before.status == "ok" else "fixed"

@@ -90,7 +90,9 @@ def run_here(asked: Asked, baseline: Sequence[Entry]) -> tuple[list[Entry], Side
         raise CannotMeasureError(f"the baseline has no case of {_device(asked.device)}; it has: {has}")
     cases = asked.cases() if asked.named else _cases(theirs)
     planned = runner.plan(cases, asked.device, write_checkpoints=asked.suite is not None)
-    records = _run(planned, asked)
+    # A baseline that says what its peaks are made of gets an answer in kind, and a successor.
+    apart = any(phase.components is not None for entry in theirs for phase in entry.measurement.phases)
+    records = _run(planned, dataclasses.replace(asked, options=dataclasses.replace(asked.options, attribute=apart)))
     if asked.suite is None and asked.flags:  # one case of many: nobody asked for the others
         ids = {item.case_id for item in planned}
         theirs = [entry for entry in theirs if entry.measurement.case_id in ids]

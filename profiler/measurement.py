@@ -242,11 +242,11 @@ def sums_up(components: Mapping[str, int | None], peak_bytes: int) -> bool:
 
 
 def _shallow(item: Any) -> dict[str, Any]:
-    return {name: getattr(item, name) for name in _names(type(item))}
+    return {name: getattr(item, name) for name in _names(item.__class__)}
 
 
 @functools.cache
-def _names(kind: Any) -> Mapping[str, None]:
+def _names(kind: type) -> Mapping[str, None]:
     """A record's fields in their order."""
     return {field.name: None for field in dataclasses.fields(kind)}
 

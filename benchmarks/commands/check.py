@@ -162,17 +162,19 @@ def _judged(
 ) -> Sequence[gate.Row]:
     known = [entry.measurement for entry in baseline]
     found = gate.compare(known, side.records, side=shown)
-    doubts = _doubted(found)
+    doubts = _doubted(found, request.confirm)
     doubted = [record for record in side.records if record.case_id in doubts]
-    if not doubted or not (request.confirm or side.was_run):
+    # Without --confirm another run can only say what a peak is made of: that of a case which was taken apart is known.
+    wanted = doubted if request.confirm else [one for one in doubted if side.was_run and not _is_apart(one)]
+    if not wanted:
         return found.rows
     from nooom.benchmarks import repeats
 
     times = repeats.AGAIN if request.confirm else 1
-    console.print(f"{len(doubted)} cases look worse: {'twice more' if request.confirm else 'once more, taken apart'}")
-    runs, why = side.again(doubted, times)
+    console.print(f"{len(wanted)} cases look worse: {'twice more' if request.confirm else 'once more, taken apart'}")
+    runs, why = side.again(wanted, times)
     looked: dict[str, Measurement] = {}
-    for record in doubted:
+    for record in wanted:
         others = runs.get(record.case_id, [])
         # Without --confirm the figure stands: the other run says only what it is made of.
         looked[record.case_id] = (
@@ -186,8 +188,14 @@ def _judged(
     return [_noted(row, notes) for row in gate.compare(known, side.records, side=shown).rows]
 
 
-def _doubted(report: gate.Report) -> set[str]:
-    return {row.case_id for row in report.rows if row.state in ("regression", "oom", "error")}
+def _doubted(report: gate.Report, confirm: bool) -> set[str]:
+    """The cases worth another look."""
+    states = ("regression", "oom", "error") if confirm else ("regression",)
+    return {row.case_id for row in report.rows if row.state in states}
+
+
+def _is_apart(record: Measurement) -> bool:
+    return any(phase.components is not None for phase in record.phases)
 
 
 def _noted(row: gate.Row, notes: Mapping[str, str]) -> gate.Row:

@@ -6,6 +6,7 @@ command with them: ``python tests/support/injected.py check --baseline ...``.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import os
@@ -36,8 +37,7 @@ def _on_the_model(attach: Any) -> Any:
     """A mistake that is made by a hook on the model when it has been built."""
 
     def make(arguments: dict[str, Any]) -> dict[str, Any]:
-        from nooom.benchmarks.workloads import run as workload
-
+        workload: Any = importlib.import_module("nooom.benchmarks.workloads.run")
         load = workload.load_model
 
         def loaded(*given: Any) -> Any:
@@ -77,12 +77,10 @@ def _leak(model: Any) -> None:
 
 
 def _without_no_grad(arguments: dict[str, Any]) -> dict[str, Any]:
-    from transformers import GenerationMixin
-
-    from nooom.benchmarks.workloads import grpo
-
-    grpo.generate = inspect.unwrap(grpo.generate)
-    GenerationMixin.generate = inspect.unwrap(GenerationMixin.generate)
+    grpo: Any = importlib.import_module("nooom.benchmarks.workloads.grpo")
+    mixin: Any = importlib.import_module("transformers").GenerationMixin
+    for of in (grpo, mixin):
+        of.generate = inspect.unwrap(of.generate)
     return arguments
 
 

@@ -23,7 +23,7 @@ A100 = {"name": "NVIDIA A100-SXM4-80GB", "total_bytes": 85_100_068_864}
 H200 = {"name": "NVIDIA H200", "total_bytes": 150_000_000_000}
 
 
-def record(seq: int = 128, size: int = GIB, **change: Any) -> Measurement:
+def record(seq: int = 128, size: int | None = GIB, **change: Any) -> Measurement:
     case = Case.from_dict(
         {"model": "HuggingFaceTB/SmolLM2-135M", "workload": "sft", "seq": seq, **change.pop("flags", {})}
     )
