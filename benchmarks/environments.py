@@ -153,7 +153,7 @@ def _lines(requirements: Path) -> list[str]:
 
 def _identity(requirements: Path) -> str:
     """Of everything that goes in: the file and those it names, the Python, and every package of the layer below."""
-    digest = hashlib.sha256(f"{sys.version} {sys.executable} {search_path()}\n".encode())
+    digest = hashlib.sha256(f"{sys.version} {sys.executable} {_below()}\n".encode())
     below = {f"{found.name}=={found.version}" for found in importlib.metadata.distributions()}
     digest.update("\n".join(sorted(below)).encode())
     for part in _parts(requirements, set()):
@@ -250,11 +250,15 @@ def _lay(folder: Path) -> None:
     own_pip = importlib.util.find_spec("pip") is None
     venv.EnvBuilder(symlinks=os.name != "nt", with_pip=own_pip).create(folder)
     site = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(folder), "platbase": str(folder)}))
+    (site / _LAYERED).write_text("".join(f"{line}\n" for line in _below()), encoding="locale")
+
+
+def _below() -> list[str]:
+    """The environment that runs this, as a layer's .pth file has it."""
     below = search_path()
     # Folders of packages as such, with the .pth files in them: packages below may be editable installs.
     sites = [path for path in below if Path(path).name in ("site-packages", "dist-packages")]
-    lines = [*below, f"import site; [site.addsitedir(path) for path in {sites!r}]"]
-    (site / _LAYERED).write_text("".join(f"{line}\n" for line in lines), encoding="locale")
+    return [*below, *(f"import site; site.addsitedir({path!r})" for path in sites)]
 
 
 def _heard(
