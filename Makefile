@@ -16,12 +16,13 @@ export PIP_USER := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 VENV_PYTHON := .venv/bin/python
+UPGRADE := examples/library-upgrade
 
 # What `make wheels` takes along: pure Python but for psutil, and without torch and transformers, which are measured.
 CARRIED ?= typer rich psutil nvidia-ml-py peft accelerate shellingham click markdown-it-py mdurl pygments
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda oracle oracle-old rehearsal gpu-results wheels demo test test-slow lint format bench wheel demo-results public-results calibration-results peers claims claims-evidence clean
+.PHONY: help setup setup-cuda baselines library-upgrade oracle oracle-old rehearsal gpu-results wheels demo test test-slow lint format bench wheel demo-results public-results calibration-results peers claims claims-evidence clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -94,6 +95,19 @@ oracle: setup-cuda ## Record the oracle's grid on phantom GPUs: results/emulated
 rehearsal: setup-cuda ## Play the GPU campaign through on phantom GPUs: results/rehearsal.md (half an hour)
 	rm -rf build/rehearsal
 	$(VENV_PYTHON) -m nooom.benchmarks.campaign.rehearsal results
+
+# What upgrading transformers costs, on a phantom: the first check makes two environments, a minute each.
+library-upgrade: setup-cuda ## Check a library's upgrade on a phantom GPU: results/library-upgrade
+	rm -rf build/library-upgrade && mkdir -p build/library-upgrade
+	.venv-cuda/bin/python -m nooom check $(UPGRADE)/suite.toml --device phantom --gpu a100-80gb --out build/library-upgrade/check \
+	    --env $(UPGRADE)/before.txt --env $(UPGRADE)/after.txt > build/library-upgrade/shown.txt || [ $$? -eq 1 ]
+	$(VENV_PYTHON) -m nooom.benchmarks.reports.gate.publish build/library-upgrade/check build/library-upgrade/shown.txt results/library-upgrade README.md
+
+# This project's own gate: tests/phantom/test_check.py holds the workloads against it.
+baselines: setup-cuda ## Measure results/baselines, on a phantom GPU, anew: from a clean tree alone
+	rm -rf build/baselines
+	.venv-cuda/bin/python -m nooom run smoke --device phantom --gpu a100-80gb --attribute --out build/baselines
+	.venv-cuda/bin/python -m nooom baseline update build/baselines --suite smoke --to results/baselines
 
 # DIR: outputs of runs on a GPU.  EMULATED: outputs of the same runs on phantoms.  REHEARSAL=1: DIR's are of phantoms too.
 gpu-results: setup ## Turn a campaign's outputs into committed results (DIR="a b", EMULATED="c", REHEARSAL=1)

@@ -22,6 +22,7 @@ from nooom.benchmarks.estimators.registry import ADAPTERS
 from nooom.benchmarks.frame import load
 from nooom.benchmarks.reports import validation
 from nooom.benchmarks.reports.figures import gib, percent
+from nooom.benchmarks.reports.markers import between
 from nooom.benchmarks.scores import Score, score
 from nooom.benchmarks.sources import PEAK, sources
 from nooom.formulas.errors import NooomError, UsageError
@@ -197,11 +198,7 @@ def _median(found: Score) -> str:
 
 def with_summary(text: str, table: str) -> str:
     """README's text with the table between its markers.  Raises UsageError where it has none."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise UsageError(f"no place for the table: the text needs a line {BEGIN} and a line {END}")
-    return f"{before}{begin}\n{table}{end}{after}"
+    return between(text, BEGIN, END, table)
 
 
 def write(measurements: Path, folder: Path, readme: Path | None = None) -> None:

@@ -13,7 +13,8 @@ from nooom.benchmarks.compare import compare
 from nooom.benchmarks.frame import load
 from nooom.benchmarks.journal import FILE_NAME
 from nooom.benchmarks.reports.files import as_csv, as_markdown
-from nooom.formulas.errors import NooomError, UsageError
+from nooom.benchmarks.reports.markers import between
+from nooom.formulas.errors import NooomError
 
 BEGIN, END = "<!-- demo table: made by make demo-results -->", "<!-- end of demo table -->"
 
@@ -31,11 +32,7 @@ def publish(results: Path, folder: Path, readme: Path) -> None:
 
 def with_table(text: str, table: str) -> str:
     """The text with the table between its markers."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise UsageError(f"no place for the table: the text needs a line {BEGIN} and a line {END}")
-    return f"{before}{begin}\n{table}{end}{after}"
+    return between(text, BEGIN, END, table)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,9 @@ def test_the_pages_show_what_the_command_prints(printed: list[str], page: str) -
 def printed(cuda_python: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What README's command prints, line by line."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (command,) = [line for line in readme.splitlines() if line.startswith("nooom run") and "--attribute" in line]
+    (command,) = [
+        line for line in readme.splitlines() if line.startswith("nooom run --model") and "--attribute" in line
+    ]
     done = subprocess.run(
         [cuda_python, "-m", *shlex.split(command)],
         cwd=tmp_path_factory.mktemp("readme"),
