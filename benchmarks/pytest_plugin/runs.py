@@ -7,7 +7,7 @@ import gc
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,16 +135,18 @@ class Run:
 
     def _judge(self, record: Measurement) -> None:
         found = self._verdicts(record)
-        text: list[str] = []
-        again = self._item.config.getoption("gpu_memory_attribute")
-        wanted = again or any(one.failure for one in found)
+        alive: list[str] = []
+        trouble: list[str] = []
+        wanted = self._item.config.getoption("gpu_memory_attribute") or any(one.failure for one in found)
         if wanted and self._asked.rerun and record.peak_allocated_bytes is not None:
-            record, text = self._attributed(record)
+            about = next((one.phase for one in found if one.failure), None)
+            record, alive, trouble = self._attributed(record, about)
             found = self._verdicts(record)  # with both sides taken apart, a baseline says what grew
-        self.row = self._row(record, tuple(found))
         failures = [line for one in found for line in one.failure]
+        self.row = self._row(record, tuple(found), trouble if not failures else ())
         if failures:
-            pytest.fail("\n".join([f"gpu memory: {failures[0]}", *failures[1:], *text]), pytrace=False)
+            text = [f"gpu memory: {failures[0]}", *failures[1:], *alive, *trouble]
+            pytest.fail("\n".join(text), pytrace=False)
 
     def _verdicts(self, record: Measurement) -> list[verdicts.Verdict]:
         found = [verdicts.of_limit(limit, record) for limit in self._asked.limits]
@@ -155,17 +157,25 @@ class Run:
             found.append(verdicts.of_baseline(self._asked.baseline, record, known, shown, strict=strict))
         return found
 
-    def _row(self, record: Measurement, found: tuple[verdicts.Verdict, ...]) -> Row:
+    def _row(self, record: Measurement, found: Sequence[verdicts.Verdict], notes: Sequence[str] = ()) -> Row:
         row = row_of(record, self._machine)
         return dataclasses.replace(
             row,
             states=row.states or tuple(dict.fromkeys(one.state for one in found)),
             against=tuple(one.against for one in found if one.against),
-            notes=(*row.notes, *(note for one in found for note in one.notes)),
+            notes=(*row.notes, *(note for one in found for note in one.notes), *notes),
         )
 
-    def _attributed(self, record: Measurement) -> tuple[Measurement, list[str]]:
-        """The body once more with the tracer: the record with what its peaks are made of, and the lines that say so."""
+    def _attributed(self, record: Measurement, about: str | None) -> tuple[Measurement, list[str], list[str]]:
+        """The body once more with the tracer.
+
+        Args:
+            record: of the first run.
+            about: the phase whose tensors are of interest; None is the one with the highest peak.
+
+        Returns:
+            The record with what its peaks are made of, the lines that say so, and what went wrong.
+        """
         again = clean_block(self.device, attribute=True)
         before = list(getattr(self._item, "_excinfo", None) or ())
         self.rerunning = True
@@ -173,7 +183,7 @@ class Run:
             with again:
                 trouble = _swallowed(self._item.runtest)
         except NooomError as error:  # the tracer's own, when the block ends: the figures stand without it
-            return record, [f"what was alive can't be said: {error}"]
+            return record, [], [f"what was alive can't be said: {error}"]
         finally:
             self.running = False
         self.rerunning = False
@@ -182,24 +192,22 @@ class Run:
             extra = list(self._item._excinfo or ())[len(before) :]
             self._item._excinfo = before or None
             trouble = trouble or (_said(extra[0].value) if extra else None)
-        return _joined(record, again.phases, trouble)
+        lost = [f"the second run of the body did not end as the first: {trouble}"] if trouble is not None else []
+        return *_joined(record, again.phases, about), lost
 
 
-def _joined(record: Measurement, phases: list[Phase], trouble: str | None) -> tuple[Measurement, list[str]]:
+def _joined(record: Measurement, phases: list[Phase], about: str | None) -> tuple[Measurement, list[str]]:
     found = {phase.name: phase for phase in phases}
     joined = dataclasses.replace(record, phases=[_explained(phase, found.get(phase.name)) for phase in record.phases])
-    first = verdicts.highest(record)
+    first = next((phase for phase in record.phases if phase.name == about), None) or verdicts.highest(record)
     same = found.get(first.name) if first is not None else None
-    lines = []
-    if first is not None and same is not None and same.tensors:
-        peak = rows.size(same.peak_allocated_bytes)
-        differs = "" if peak == rows.size(first.peak_allocated_bytes) else f", whose peak was {peak}"
-        where = "" if len(record.phases) == 1 else f" of {same.name}"
-        lines.append(f"alive at the peak{where}, by a second run of the body{differs}:")
-        lines += rows.tensor_lines(same.tensors, same.hidden or ())
-    if trouble is not None:
-        lines.append(f"the second run of the body did not end as the first: {trouble}")
-    return joined, lines
+    if first is None or same is None or not same.tensors:
+        return joined, []
+    peak = rows.size(same.peak_allocated_bytes)
+    differs = "" if peak == rows.size(first.peak_allocated_bytes) else f", whose peak was {peak}"
+    where = "" if len(record.phases) == 1 else f" of {same.name}"
+    heading = f"alive at the peak{where}, by a second run of the body{differs}:"
+    return joined, [heading, *rows.tensor_lines(same.tensors, same.hidden or ())]
 
 
 def _explained(phase: Phase, again: Phase | None) -> Phase:
@@ -214,9 +222,11 @@ def _explained(phase: Phase, again: Phase | None) -> Phase:
 def row_of(record: Measurement, machine: Machine) -> Row:
     """A record's row, held against nothing."""
     ended = () if record.status == "ok" else (record.status if record.status == "oom" else rows.FAILED,)
+    retries = record.retries or 0
+    unclean = (f"the allocator freed its cache {retries} times for room: no clean peak",) if retries else ()
     return Row(
         name=record.label, evidence=verdicts.evidence(record), peak_bytes=record.peak_allocated_bytes, states=ended,
-        notes=machine.notes, record=record.to_json(),
+        notes=(*machine.notes, *unclean), record=record.to_json(),
     )  # fmt: skip
 
 

@@ -25,6 +25,8 @@ class Verdict:
     notes: tuple[str, ...] = ()
     failure: tuple[str, ...] = ()
     """The lines of a failing test; empty where it passes."""
+    phase: str | None = None
+    """The one that a failure is about, whose tensors are of interest."""
 
 
 def evidence(record: Measurement) -> str:
@@ -57,6 +59,7 @@ def of_limit(limit: Limit, record: Measurement) -> Verdict:
     return Verdict(
         state=OVER,
         against=against,
+        phase=phase.name,
         failure=(
             f"peak {size(peak)}, limit {size(limit.limit_bytes)}: {size(over)}{share} over, {evidence(record)}{where}",
             f"{_FIGURE[limit.metric]} {peak:,} bytes, limit {limit.limit_bytes:,} bytes",
@@ -101,19 +104,25 @@ def _compared(before: Measurement, record: Measurement, path: Path, *, strict: b
     states = [one.state for one in found]
     worst = next(state for state in _WORST_FIRST if state in states) if states else regression.SKIPPED
     notes = [_line(one) for one in found if one.state not in (regression.PASS, regression.MISSING)]
+    grown = [one for one in found if one.state == regression.REGRESSION]
+    most = max(grown, key=lambda one: one.change_bytes or 0, default=None)
     failure: list[str] = []
     if worst in (regression.REGRESSION, regression.MISSING):
-        failure = [f"grown since its baseline in {path}, {evidence(record)}:" if worst == regression.REGRESSION else
-                   f"other phases than its baseline in {path}, {evidence(record)}:"]  # fmt: skip
+        since = f"its baseline in {path}, {evidence(record)}:"
+        failure = [f"other phases than {since}" if most is None else f"{_moved(most)} since {since}"]
         for one in found:
             failure.append(f"  {_line(one)}")
-            failure += [f"    {size_of(grown)}" for grown in one.grew]
+            failure += [f"    {_more(part)}" for part in one.grew]
         if differs := regression.suspects(before, record):
             failure.append(f"what else differs: {'; '.join(differs)}")
     elif worst == regression.SKIPPED and strict:
         failure = ["a peak is unknown on one side (--gpu-memory-strict)"]
     return Verdict(
-        state=worst, against=f"baseline {size(before.peak_allocated_bytes)}", notes=tuple(notes), failure=tuple(failure)
+        state=worst,
+        against=f"baseline {size(before.peak_allocated_bytes)}",
+        notes=tuple(notes),
+        failure=tuple(failure),
+        phase=most.phase if most is not None else None,
     )
 
 
@@ -123,9 +132,9 @@ _WORST_FIRST = (
 )  # fmt: skip
 
 
-def size_of(grown: regression.Grown) -> str:
+def _more(part: regression.Grown) -> str:
     """``+8.00 MiB  tensor logits float32 [8, 1000]``."""
-    return f"{change(grown.change_bytes, None)}  {grown.kind} {grown.name}"
+    return f"{change(part.change_bytes, None)}  {part.kind} {part.name}"
 
 
 def _line(one: regression.Change) -> str:
@@ -135,8 +144,11 @@ def _line(one: regression.Change) -> str:
         return f"{one.phase}: {size(one.current_bytes)}, a phase that the baseline has not"
     if one.change_bytes is None:
         return f"{one.phase}: its peak is unknown on one side"
-    moved = change(one.change_bytes, one.baseline_bytes)
     return (
-        f"{one.phase}: {size(one.baseline_bytes)} -> {size(one.current_bytes)}, {moved}, "
+        f"{one.phase}: {size(one.baseline_bytes)} -> {size(one.current_bytes)}, {_moved(one)}, "
         f"{one.state} (band {size(one.band_bytes)})"
     )
+
+
+def _moved(one: regression.Change) -> str:
+    return change(one.change_bytes or 0, one.baseline_bytes)

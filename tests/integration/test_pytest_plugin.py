@@ -201,6 +201,11 @@ def test_banded(torch):
     taken(torch, 2)
 def test_other_phases(torch, gpu_memory):
     gpu_memory.phase("step")
+seen = []
+def test_once(torch):
+    assert not seen
+    seen.append(1)
+    taken(torch, 1)
 """
 
 
@@ -450,8 +455,9 @@ def before(run_pytest: Run, theirs: Path, tmp_path_factory: pytest.TempPathFacto
     """Their baselines: of a run in two processes, some of its figures moved."""
     folder = tmp_path_factory.mktemp("before")
     done = run_pytest({"test_compared.py": COMPARED}, f"--gpu-memory-out={folder}", "--gpu-memory-attribute", "-n", "2")
-    assert "6 passed" in done.said, done.said
-    assert len(done.summary) == 7  # the remedy for new ones, too
+    assert "7 passed" in done.said, done.said
+    assert len(done.summary) == 8  # the remedy for new ones, too
+    assert done.said.count("    the second run of the body did not end as the first: AssertionError") == 1
     shutil.copy(folder / "measurements.jsonl", folder / "as_recorded.jsonl")
     lines = []
     for line in (folder / "measurements.jsonl").read_text().splitlines():
@@ -479,9 +485,11 @@ def compared(run_pytest: Run, before: Path) -> Inner:
 
 
 def test_what_has_grown_fails_with_what_grew_and_the_suspects(compared: Inner) -> None:
-    assert "2 failed, 4 passed" in compared.said, compared.said
+    assert "2 failed, 5 passed" in compared.said, compared.said
     said = compared.section("test_grown")
-    assert said.startswith("gpu memory: grown since its baseline in gpu-memory-baselines, measured on cpu:\n")
+    assert said.startswith(
+        "gpu memory: +4.00 MiB (+100.0%) since its baseline in gpu-memory-baselines, measured on cpu:\n"
+    )
     assert "block: 4.00 MiB -> 8.00 MiB, +4.00 MiB (+100.0%), regression (band 8.19 KiB)" in said
     assert "+4.00 MiB  component inputs" in said
     assert "transformers 4.99.0 -> " in said
@@ -521,13 +529,22 @@ def test_nooom_check_takes_the_records(before: Path, theirs: Path, nooom: Any) -
         "check", "--baseline", before / "as_recorded.jsonl", "--current", before / "measurements.jsonl", "--json"
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["counts"]["pass"] == 7
+    assert json.loads(done.stdout)["counts"]["pass"] == 8
     grown = nooom(
         "check", "--baseline", theirs / "gpu-memory-baselines", "--current", before / "measurements.jsonl", "--json"
     )
     assert grown.returncode == 1
     found = {row["case"].partition("::")[2]: row["state"] for row in json.loads(grown.stdout)["rows"]}
     assert found["test_grown"] == "regression"
+
+
+def test_nooom_baseline_takes_them_too(before: Path, tmp_path: Path, nooom: Any) -> None:
+    journal = before / "measurements.jsonl"
+    done = nooom("baseline", "update", journal, "--suite", "tests", "--to", tmp_path / "gpu-memory-baselines")
+    assert done.returncode == 0, done.stderr
+    assert "7 cases: 7 new" in done.stdout
+    done = nooom("check", "--baseline", tmp_path / "gpu-memory-baselines", "--current", journal, "--json")
+    assert json.loads(done.stdout)["counts"]["pass"] == 8, done.stderr
 
 
 def test_the_page_s_example_says_what_the_page_says(tmp_path: Path) -> None:

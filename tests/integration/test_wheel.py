@@ -131,10 +131,12 @@ def test_the_command_says_what_it_does(module: str, there: dict[str, Any]) -> No
     assert "nooom" in run(sys.executable, "-m", module, "--help", **there).stdout
 
 
-def test_the_script_is_named_nooom(wheel: Path) -> None:
+def test_the_script_and_the_pytest_plugin_are_named_nooom(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (entries,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
-        assert "nooom = nooom.benchmarks.cli:main" in archive.read(entries).decode()
+        said = archive.read(entries).decode()
+    assert "nooom = nooom.benchmarks.cli:main" in said
+    assert "[pytest11]\nnooom = nooom.benchmarks.pytest_plugin" in said
 
 
 def test_a_case_is_measured_there(there: dict[str, Any], tiny_model: Path, tmp_path: Path) -> None:
