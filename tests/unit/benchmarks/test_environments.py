@@ -18,6 +18,7 @@ import pytest
 from nooom.benchmarks import environments
 from nooom.benchmarks.environments import Run, prepared, run_in
 from nooom.benchmarks.journal import Journal
+from nooom.benchmarks.suites.suite import load_suite
 from nooom.formulas.case import Case
 from nooom.formulas.errors import CannotMeasureError, NooomError, UsageError
 from nooom.profiler.measurement import Measurement
@@ -257,6 +258,7 @@ def test_cases_are_run_as_a_suite_and_only_their_own_records_come_back(
 from pathlib import Path
 from nooom.benchmarks.journal import Journal
 from nooom.benchmarks.suites.suite import load_suite
+from nooom.benchmarks.suites.suite import load_suite
 from nooom.profiler.measurement import Measurement
 cases = load_suite(arguments[4], "cpu").cases
 told = {{"arguments": arguments, "case": cases[0].to_dict(), "cases": len(cases), "environment": dict(os.environ)}}
@@ -264,6 +266,7 @@ Path({str(tmp_path / "told")!r}).write_text(json.dumps(told))
 with Journal(Path(out)) as journal:
     journal.append(Measurement.from_json({record().to_json()!r}))
 print("for nobody")
+print(f"{{arguments[4]}}: 1 cases", file=sys.stderr)
 print("  ok", file=sys.stderr)""")
     run = Run(device="phantom", gpu_flags=["--gpu", "a100-80gb"], timeout_s=90, attribute=True)
     assert run_in(python, [CASE], run, out) == [record()]
@@ -285,6 +288,7 @@ def test_a_case_that_fails_is_a_record(fake_python: Any, tmp_path: Path) -> None
     python = fake_python(f"""
 from pathlib import Path
 from nooom.benchmarks.journal import Journal
+from nooom.benchmarks.suites.suite import load_suite
 from nooom.profiler.measurement import Measurement
 with Journal(Path(out)) as journal:
     journal.append(Measurement.from_json({record("crashed").to_json()!r}))
@@ -314,3 +318,11 @@ def test_a_run_that_fails_as_a_whole_says_its_last_line(
         run_in(fake_python(body), [CASE], Run(device="cpu"), tmp_path / "out")
     assert type(caught.value) is kind
     assert str(caught.value) == says
+
+
+def test_the_example_has_two_environments_and_cases_for_who_has_cuda_and_who_has_not() -> None:
+    folder = ROOT / "examples" / "library-upgrade"
+    for device in ("phantom", "cpu"):
+        cases = load_suite(str(folder / "suite.toml"), device).cases
+        assert [case.workload for case in cases] == ["sft", "inference"]
+    assert environments._lines(folder / "before.txt") != environments._lines(folder / "after.txt")
