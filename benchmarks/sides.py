@@ -160,7 +160,9 @@ def run_in(asked: Asked, requirements: Path, gpu_flags: Sequence[str], place: st
     from nooom.benchmarks import environments
 
     python = environments.prepared(requirements, say=asked.say)
-    run = environments.Run(device=asked.device.name, gpu_flags=gpu_flags, timeout_s=asked.options.timeout_s)
+    run = environments.Run(
+        device=asked.device.name, gpu_flags=gpu_flags, timeout_s=asked.options.timeout_s, name=str(requirements)
+    )
     asked.say(f"{requirements}: running {len(asked.cases())} cases")
     records = environments.run_in(python, asked.cases(), run, _empty(asked.out / place))
 

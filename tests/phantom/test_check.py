@@ -58,3 +58,32 @@ def test_nothing_is_flagged_in_200_repeats(cuda_python: str, work: Path, environ
         (entry,) = gate.read_set(work / str(number))
         report = gate.compare([first.measurement], [entry.measurement])
         assert report.counts["pass"] == len(report.rows) == 4, (number, report.to_json())
+
+
+GATE = ("check", "smoke", "--baseline", ROOT / "results" / "baselines", *A100, "--json")
+
+
+def committed(cuda_python: str) -> None:
+    """Skips where torch is another minor version than that of the committed baseline: nothing would be compared."""
+    said = "import importlib.metadata as m; print(m.version('torch'))"
+    found = subprocess.run([cuda_python, "-c", said], capture_output=True, text=True, check=True).stdout
+    if not list((ROOT / "results" / "baselines").rglob(f"torch-{'.'.join(found.split('.')[:2])}.jsonl")):
+        pytest.skip(f"no committed baseline of torch {found.strip()}: make baselines")
+
+
+def test_this_projects_own_gate_with_one_case(phantom_nooom: Any, cuda_python: str) -> None:
+    committed(cuda_python)
+    sft = ("--model", "HuggingFaceTB/SmolLM2-135M", "--workload", "sft", "--seq", 16, "--steps", 1)
+    done = phantom_nooom(GATE[0], *GATE[2:], *sft)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["counts"]["pass"] == 4
+
+
+@pytest.mark.slow
+def test_this_projects_own_gate(phantom_nooom: Any, cuda_python: str) -> None:
+    committed(cuda_python)
+    done = phantom_nooom(*GATE)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["cases"]["pass"] == 8
+    assert document["counts"]["pass"] == len(document["rows"])
