@@ -180,6 +180,8 @@ class KnownValues(TorchFunctionMode):
         if doubt == _INVENTED and name in _EQUAL | _UNEQUAL:
             return torch.full(_shape(name, args), name in _UNEQUAL, dtype=torch.bool, device="cpu")
         try:
+            if name == "cuda":  # made on the host it would be made on the GPU, which takes memory there
+                return self._map(args[0])
             host = {key: self._map(value) for key, value in kwargs.items()}
             if name in _LIKE:
                 shape = args[0].shape if name.endswith("_like") else (0,)

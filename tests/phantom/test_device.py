@@ -129,6 +129,14 @@ def test_running_out_of_memory_is_a_status_with_its_phase_and_request(phantom_no
     assert found["gpu"]["total_bytes"] == 700 * MIB
 
 
+def test_a_gpu_that_torch_has_no_kernels_for_is_refused(phantom_nooom: Command, tiny_model: Path) -> None:
+    flags = ["--model", tiny_model, "--workload", "sft", "--device", "phantom", "--gpu", "v100-16gb"]
+    done = phantom_nooom("run", *flags)
+    assert done.returncode == 3, done.stderr
+    assert "no kernels for Tesla V100" in done.stderr or "no kernels for NVIDIA V100" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("batch", "room", "flags", "status", "failed_in"),
     [
@@ -255,6 +263,31 @@ def under_a_phantom(cuda_python: str, program: str, *arguments: str) -> subproce
         timeout=200,
         env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
     )
+
+
+MOVED = """
+import contextlib, os, torch
+from nooom.profiler.known_values import KnownValues
+
+lengths = torch.tensor([3, 1, 2])
+for mode in (KnownValues, contextlib.nullcontext):
+    child = os.fork()
+    if child == 0:
+        with mode() as known:
+            moved = lengths.cuda()
+            if mode is KnownValues:
+                assert moved.tolist() == [3, 1, 2] and moved.is_cuda
+        print(torch.cuda.max_memory_allocated(), torch.cuda.memory_stats()["allocation.all.allocated"], flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_moving_a_tensor_takes_nothing_twice(cuda_python: str) -> None:
+    done = under_a_phantom(cuda_python, MOVED)
+    assert done.returncode == 0, done.stderr[-2000:]
+    known, plain = done.stdout.splitlines()
+    assert known == plain
 
 
 def test_known_values_change_nothing_that_the_allocator_sees(cuda_python: str) -> None:
