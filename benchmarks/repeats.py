@@ -12,7 +12,8 @@ from nooom.formulas.errors import NooomError
 from nooom.formulas.gpus import by_device_name
 from nooom.profiler import hardware
 from nooom.profiler.fingerprint import fingerprint
-from nooom.profiler.measurement import EXPLANATION, Measurement, Phase, sums_up
+from nooom.profiler.measurement import Measurement, Phase
+from nooom.profiler.regression import explained_phase
 
 AGAIN = 2
 """Runs besides the one that raised the suspicion."""
@@ -110,17 +111,6 @@ def explained(record: Measurement, others: Iterable[Measurement]) -> Measurement
     """A record as it is, its phases taken apart as other runs of it say."""
     said = [phase for other in others for phase in other.phases]
     return dataclasses.replace(record, phases=[explained_phase(phase, said) for phase in record.phases])
-
-
-def explained_phase(phase: Phase, others: Iterable[Phase]) -> Phase:
-    """A phase with what another run says it is made of, where that is of about the same peak."""
-    peak = phase.peak_allocated_bytes
-    if phase.components is not None or peak is None:
-        return phase
-    for other in others:
-        if other.name == phase.name and other.components is not None and sums_up(other.components, peak):
-            return dataclasses.replace(phase, **{name: getattr(other, name) for name in EXPLANATION})
-    return phase
 
 
 def replaced(records: Sequence[Measurement], new: Mapping[str, Measurement]) -> list[Measurement]:

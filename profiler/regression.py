@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nooom.profiler.measurement import Measurement, Phase
+from nooom.profiler.measurement import EXPLANATION, Measurement, Phase, sums_up
 
 PASS, IMPROVEMENT, REGRESSION, SKIPPED = "pass", "improvement", "regression", "skipped"
 NEW, MISSING = "new", "missing"
@@ -198,6 +199,17 @@ def _origin(block: Mapping[str, Any]) -> str:
     if block["op"] is None:
         return ""
     return f" by {block['op']}" + (f" of {block['module']}" if block["module"] else "")
+
+
+def explained_phase(phase: Phase, others: Iterable[Phase]) -> Phase:
+    """A phase with what another run says it is made of, where that is of about the same peak."""
+    peak = phase.peak_allocated_bytes
+    if phase.components is not None or peak is None:
+        return phase
+    for other in others:
+        if other.name == phase.name and other.components is not None and sums_up(other.components, peak):
+            return dataclasses.replace(phase, **{name: getattr(other, name) for name in EXPLANATION})
+    return phase
 
 
 def hard_differences(baseline: Measurement, current: Measurement) -> list[str]:

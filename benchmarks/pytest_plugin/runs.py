@@ -20,7 +20,8 @@ from nooom.benchmarks.pytest_plugin.gpu_lock import GpuLocks
 from nooom.benchmarks.pytest_plugin.marks import Asked, Baseline
 from nooom.benchmarks.pytest_plugin.rows import Row
 from nooom.formulas.errors import CannotMeasureError, NooomError, UsageError
-from nooom.profiler.measurement import EXPLANATION, Measurement, Phase, sums_up
+from nooom.profiler.measurement import Measurement, Phase
+from nooom.profiler.regression import explained_phase
 
 if TYPE_CHECKING:
     from nooom.profiler.block import Measured
@@ -198,7 +199,8 @@ class Run:
 
 def _joined(record: Measurement, phases: list[Phase], about: str | None) -> tuple[Measurement, list[str]]:
     found = {phase.name: phase for phase in phases}
-    joined = dataclasses.replace(record, phases=[_explained(phase, found.get(phase.name)) for phase in record.phases])
+    # A second run begins with what the first left behind: only the parts of the same peak go into a record.
+    joined = dataclasses.replace(record, phases=[explained_phase(phase, phases) for phase in record.phases])
     first = next((phase for phase in record.phases if phase.name == about), None) or verdicts.highest(record)
     same = found.get(first.name) if first is not None else None
     if first is None or same is None or not same.tensors:
@@ -208,15 +210,6 @@ def _joined(record: Measurement, phases: list[Phase], about: str | None) -> tupl
     where = "" if len(record.phases) == 1 else f" of {same.name}"
     heading = f"alive at the peak{where}, by a second run of the body{differs}:"
     return joined, [heading, *rows.tensor_lines(same.tensors, same.hidden or ())]
-
-
-def _explained(phase: Phase, again: Phase | None) -> Phase:
-    """A second run begins with what the first left behind: only the parts of the same peak go into a record."""
-    if again is None or again.components is None or phase.peak_allocated_bytes is None:
-        return phase
-    if not sums_up(again.components, phase.peak_allocated_bytes):
-        return phase
-    return dataclasses.replace(phase, **{name: getattr(again, name) for name in EXPLANATION})
 
 
 def row_of(record: Measurement, machine: Machine) -> Row:
