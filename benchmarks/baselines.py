@@ -7,11 +7,12 @@ a pull request shows a change of memory and nothing else.  ``nooom baseline upda
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from nooom.formulas.gpus import file_name
 from nooom.profiler import regression
 from nooom.profiler.measurement import Measurement
 
+Key = tuple[str, gate.Group]
 FOLDER = Path("results/baselines")
 _OF_THE_RUN = {"wall_s", "gpu_uuid", "gpu_index", "profiler", "scratch", "attribution", "invented_answers"}
 """What a fingerprint says of the run and not of what was run."""
@@ -35,24 +37,24 @@ class Updated:
     path: Path
     """Below the baselines' folder."""
     records: tuple[Measurement, ...]
-    before: Mapping[str, Measurement]
-    """What it is now, by case_id."""
+    before: Mapping[Key, Measurement]
+    """What it is now, by :func:`gate.key`."""
 
     @property
     def added(self) -> int:
         """Cases that are new in it."""
-        return sum(record.case_id not in self.before for record in self.records)
+        return sum(gate.key(record) not in self.before for record in self.records)
 
     @property
     def changed(self) -> int:
         """Cases whose line differs."""
-        pairs = [(self.before[one.case_id], one) for one in self.records if one.case_id in self.before]
+        pairs = [(self.before[gate.key(one)], one) for one in self.records if gate.key(one) in self.before]
         return sum(old is not new and canonical(old) != canonical(new) for old, new in pairs)
 
     @property
     def dropped(self) -> int:
         """Cases that it has no more."""
-        return len(self.before.keys() - {record.case_id for record in self.records})
+        return len(self.before.keys() - set(map(gate.key, self.records)))
 
     @property
     def text(self) -> str:
@@ -71,14 +73,14 @@ def path_of(suite: str, record: Measurement) -> Path:
     return Path(suite) / _machine(record) / f"torch-{minor if _A_NAME.fullmatch(minor) else 'unknown'}.jsonl"
 
 
-def suite_for(suite: str | None, file: Path) -> str:
+def suite_for(suite: str | None, file: Path | None) -> str:
     """What a proposed baseline's suite is called: as the one that was run, or as the file that was compared with.
 
     Args:
         suite: a suite's name or file, where one was named.
         file: a baseline; where it stands as ``<suite>/<gpu>/torch-<minor>.jsonl``, it tells.
     """
-    parts = _parts(file)
+    parts = () if file is None else _parts(file)
     told = parts[-3] if len(parts) > 3 and re.fullmatch(r"torch-.+\.jsonl", parts[-1]) else ""
     name = Path(suite).stem if suite is not None else told
     return name if _A_NAME.fullmatch(name) else "suite"
@@ -110,12 +112,15 @@ def check(entries: Iterable[Entry]) -> None:
     """Whether measurements may become a baseline.
 
     Raises:
-        UsageError: one that failed or ran out of memory, or was made from a tree with changes that no commit has.
+        UsageError: one that failed or ran out of memory, has no peak, or was made from a tree with changes that no
+            commit has.
     """
     for entry in entries:
         record = entry.measurement
         if record.status != "ok":
             raise UsageError(f"{entry.place}: {record.label} ended as {record.status}: no baseline")
+        if record.peak_allocated_bytes is None:
+            raise UsageError(f"{entry.place}: {record.label} has no peak: nothing could ever grow beside it")
         if record.fingerprint.get("dirty"):
             raise UsageError(
                 f"{entry.place}: {record.label} was measured in a tree with uncommitted changes, which nobody can "
@@ -146,20 +151,42 @@ def updated(
 
 def _merged(folder: Path, path: Path, records: Sequence[Measurement], band_bytes: int | None, prune: bool) -> Updated:
     known = _known(folder / path)
-    fresh: dict[str, Measurement] = {}
+    fresh: dict[Key, Measurement] = {}
     for record in records:
-        before = known.get(record.case_id)
+        before = known.get(gate.key(record))
         kept = before.band_bytes if band_bytes is None and before is not None else band_bytes
-        fresh[record.case_id] = line_of(record, kept)
-    rest = {} if prune else {case_id: record for case_id, record in known.items() if case_id not in fresh}
+        fresh[gate.key(record)] = line_of(record, kept)
+    rest = {} if prune else {which: record for which, record in known.items() if which not in fresh}
     return Updated(path=path, records=(*rest.values(), *fresh.values()), before=known)
 
 
-def _known(file: Path) -> Mapping[str, Measurement]:
+def _known(file: Path) -> Mapping[Key, Measurement]:
     if not file.exists():
         return {}
     found = gate.once(list(entries_of(file, torn=False)), file)
-    return {entry.measurement.case_id: entry.measurement for entry in found}
+    return {gate.key(entry.measurement): entry.measurement for entry in found}
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Holds the folder: what another update wrote meanwhile would be lost.
+
+    Raises:
+        UsageError: a folder that can't be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}") from error
+    try:
+        with contextlib.suppress(ImportError, OSError):  # Windows, or a file system without locks
+            import fcntl
+
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def write(folder: Path, files: Iterable[Updated]) -> None:
@@ -170,12 +197,14 @@ def write(folder: Path, files: Iterable[Updated]) -> None:
     """
     for one in files:
         target = folder / one.path
-        aside = target.with_suffix(".new")
+        aside = target.with_name(f".{target.name}.{os.getpid()}")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             aside.write_text(one.text, encoding="utf-8")
             os.replace(aside, target)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                aside.unlink()
             raise UsageError(f"{target}: can't be written: {error.strerror}") from error
 
 
@@ -189,20 +218,20 @@ def proposed(baseline: Sequence[Entry], current: Sequence[Measurement], suite: s
         current: what was measured.
         suite: whose cases are those that no file has.
     """
-    at: dict[tuple[str, gate.Group], Path] = {}
-    lines: dict[Path, dict[str, Measurement]] = {}
+    at: dict[Key, Path] = {}
+    lines: dict[Path, dict[Key, Measurement]] = {}
     for entry in baseline:
         record = entry.measurement
         path = _in_place(entry.file, suite, record)
-        at[record.case_id, gate.group(record)] = path
-        lines.setdefault(path, {})[record.case_id] = record
+        at[gate.key(record)] = path
+        lines.setdefault(path, {})[gate.key(record)] = record
     before = {path: dict(known) for path, known in lines.items()}
     for record in current:
         if record.status != "ok":
             continue
-        path = at.get((record.case_id, gate.group(record))) or path_of(suite, record)
-        kept = lines.setdefault(path, {}).get(record.case_id)
-        lines[path][record.case_id] = line_of(record, kept.band_bytes if kept is not None else None)
+        path = at.get(gate.key(record)) or path_of(suite, record)
+        kept = lines.setdefault(path, {}).get(gate.key(record))
+        lines[path][gate.key(record)] = line_of(record, kept.band_bytes if kept is not None else None)
     return [
         Updated(path=path, records=tuple(after.values()), before=before.get(path, {}))
         for path, after in sorted(lines.items())

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
 from nooom.benchmarks.commands.case_flags import with_case_flags
+from nooom.benchmarks.streams import silence
 from nooom.formulas.errors import NooomError, UsageError, nearest
 
 app = typer.Typer(
@@ -329,10 +329,12 @@ def _run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted; everything finished so far is kept", _INTERRUPTED)
     except BrokenPipeError:
-        _silence(sys.stdout)
+        silence(sys.stdout)
         return 0
     except OSError as error:
-        _silence(sys.stdout)
+        if error.filename is not None:  # a path that was given, too long or not to be looked at, and no output
+            return _fail(f"{error.filename}: {error.strerror}", UsageError.exit_code)
+        silence(sys.stdout)
         return _fail(f"can't write the output: {error.strerror}", 1)
     except Exception as error:
         # Typer carries its own copy of click in some versions: its errors are known by what they can do.
@@ -354,13 +356,12 @@ def _known_command(arguments: Sequence[str], known: Sequence[str]) -> None:
 def _fail(message: str, code: int) -> int:
     if message:  # none where the help text was all that was asked for
         try:
-            print(message if message.startswith("Usage") else f"nooom: {message}", file=sys.stderr, flush=True)
+            print(message if message.startswith("Usage") else f"nooom: {_plain(message)}", file=sys.stderr, flush=True)
         except OSError:
-            _silence(sys.stderr)
+            silence(sys.stderr)
     return code
 
 
-def _silence(stream: TextIO) -> None:
-    """Send what is still buffered nowhere, or the interpreter complains when it ends."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+def _plain(message: str) -> str:
+    """One line that nothing in it can break or colour: a name from outside may stand in it."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in message)

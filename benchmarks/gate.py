@@ -7,6 +7,8 @@ GPU that the current set has nothing of is ``skipped``; one that is compared wit
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -114,8 +116,8 @@ class Report:
         """Cases by the worst state among their phases."""
         worst: dict[tuple[str, Group, str | None], str] = {}
         for row in self.rows:
-            key = (row.case_id, row.group, row.side)
-            worst[key] = min(worst.get(key, STATES[-1]), row.state, key=STATES.index)
+            of = (row.case_id, row.group, row.side)
+            worst[of] = min(worst.get(of, STATES[-1]), row.state, key=STATES.index)
         found = Counter(worst.values())
         return {state: found[state] for state in STATES}
 
@@ -137,18 +139,46 @@ class Report:
         }
 
 
+def key(record: Measurement) -> tuple[str, Group]:
+    """By which a record is found in a set: a case may have been measured on several GPUs."""
+    return record.case_id, group(record)
+
+
 def read_set(path: Path) -> list[Entry]:
-    """The measurements of a file, or of a folder: its journals, or where there are none its baselines (``*.jsonl``).
+    """The measurements of a file, or of a folder: its journals, or its baselines (``*.jsonl``).
 
     Raises:
-        UsageError: nothing there, a torn or invalid line, or a case that stands there twice, with file and line.
+        UsageError: nothing there, a folder that can't be looked into or that has both kinds, a torn or invalid line,
+            or a case that stands there twice, with file and line.
     """
-    files = [path] if path.is_file() else sorted(file for file in path.rglob(FILE_NAME) if file.is_file())
-    files = files or sorted(file for file in path.rglob("*.jsonl") if file.is_file())
+    files = [path] if path.is_file() else _files(path)
+    journals = [file for file in files if file.name == FILE_NAME]
+    kept = [file for file in files if re.fullmatch(r"torch-.+\.jsonl", file.name)]
+    if journals and kept and not path.is_file():
+        raise UsageError(f"{path}: has measurements ({journals[0]}) and baselines ({kept[0]}); name one of the two")
+    files = journals or files
     if not files:
         what = "no measurements (*.jsonl) in it or under it" if path.is_dir() else "no such file or folder"
         raise UsageError(f"{path}: {what}")
     return once([entry for file in files for entry in entries_of(file, torn=False)], path)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Every ``*.jsonl`` under a folder; what can't be looked into is an error, for it may hold half of a set."""
+    found = []
+
+    def refuse(error: OSError) -> None:
+        if folder.is_dir():
+            raise UsageError(f"{error.filename}: {error.strerror}") from error
+
+    for where, _, names in os.walk(folder, onerror=refuse):
+        for name in names:
+            file = Path(where) / name
+            if file.suffix == ".jsonl" and (file.is_file() or file.is_symlink()):
+                if not file.is_file():
+                    raise UsageError(f"{file}: a link to no file")
+                found.append(file)
+    return sorted(found)
 
 
 def once(entries: Sequence[Entry], path: Path) -> list[Entry]:
@@ -162,14 +192,14 @@ def once(entries: Sequence[Entry], path: Path) -> list[Entry]:
     found: dict[tuple[str, Group], Entry] = {}
     for entry in entries:
         _check_phases(entry)
-        key = (entry.measurement.case_id, group(entry.measurement))
-        known = found.get(key)
+        which = key(entry.measurement)
+        known = found.get(which)
         if known is not None and known.measurement.status in ("ok", "oom"):
             raise UsageError(
                 f"{entry.place}: {entry.measurement.label} is measured a second time, the first stands at "
                 f"{known.place}; a set has each case once: give every run an --out of its own, or --resume"
             )
-        found[key] = entry
+        found[which] = entry
     return list(found.values())
 
 
@@ -189,7 +219,7 @@ def compare(baseline: Iterable[Measurement], current: Iterable[Measurement], *, 
         current: as well.
         side: a name for the current set, where there are several.
     """
-    known = {(record.case_id, group(record)): record for record in baseline}
+    known = {key(record): record for record in baseline}
     others: dict[str, Measurement] = {}
     alike: dict[str, Measurement] = {}
     for (case_id, _), record in known.items():
@@ -204,7 +234,7 @@ def compare(baseline: Iterable[Measurement], current: Iterable[Measurement], *, 
         if before is None:
             before = others.get(record.case_id) or alike.get(_twin_key(record))
         if before is not None:
-            met.add((before.case_id, group(before)))
+            met.add(key(before))
         rows += _compared(before, record, of, side)
     left = [(record, of) for (case_id, of), record in known.items() if (case_id, of) not in met]
     return report(rows + [_unmet(record, of, groups, side) for record, of in left])

@@ -39,11 +39,12 @@ def history(file: Path, case_id: str, *, most: int = 50) -> list[Version]:
         UsageError: no git checkout, or a file that git does not know.
     """
     folder = file.resolve().parent
-    listed = _git(folder, "log", f"-{most}", "--format=%H%x09%cI%x09%s", "--", file.name)
+    form = ("--no-show-signature", "-z", "--format=%H%x09%cI%x09%s")
+    listed = _git(folder, "log", f"-{most}", *form, "--", file.name)
     if not listed.strip():
         raise UsageError(f"{file}: git knows no version of it: commit it first")
     found: list[Version] = []
-    for line in reversed(listed.splitlines()):
+    for line in reversed(listed.strip("\0").split("\0")):
         commit, date, subject = line.split("\t", 2)
         record = _record(_at(folder, commit, file.name), case_id)
         if found and _figures(found[-1].record) == _figures(record):
@@ -61,7 +62,7 @@ def _at(folder: Path, commit: str, name: str) -> str:
 
 
 def _record(text: str, case_id: str) -> Measurement | None:
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if case_id in line:
             try:
                 record = Measurement.from_json(json.loads(line))
@@ -87,7 +88,7 @@ def _git(folder: Path, *arguments: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
+            ["git", "--literal-pathspecs", "-C", str(folder), *arguments],
             capture_output=True, timeout=_LIMIT_S, check=False, stdin=subprocess.DEVNULL,
             env={**environment, "GIT_OPTIONAL_LOCKS": "0", "GIT_PAGER": "cat"},
         )  # fmt: skip

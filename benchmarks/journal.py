@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -92,11 +93,16 @@ def journals(path: Path) -> list[Path]:
 
 def _parsed(line: str, file: Path, number: int) -> Measurement:
     try:
-        return Measurement.from_json(json.loads(line, parse_constant=_no_constants))
+        return Measurement.from_json(json.loads(line, parse_constant=_no_constants, parse_float=_finite))
     except UsageError as error:
         raise RecordError(f"{file}:{number}: {error}") from error
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{file}:{number}: not JSON: {error}") from error
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _no_constants(text)
 
 
 def _no_constants(name: str) -> Any:
@@ -106,7 +112,9 @@ def _no_constants(name: str) -> Any:
 def canonical(record: Measurement) -> str:
     """One line, the same for the same record: keys sorted, and no path of the machine that measured."""
     error = _without_paths(record.error) if record.error is not None else None
-    return json.dumps(dataclasses.replace(record, error=error).to_json(), sort_keys=True, separators=(",", ":"))
+    return json.dumps(
+        dataclasses.replace(record, error=error).to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False
+    )
 
 
 def _without_paths(error: Mapping[str, Any]) -> dict[str, Any]:

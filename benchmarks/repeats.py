@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from nooom.benchmarks import devices, runner
+from nooom.benchmarks import devices, gate, runner
 from nooom.formulas.case import Case
 from nooom.formulas.errors import NooomError
 from nooom.formulas.gpus import by_device_name
@@ -15,38 +15,39 @@ from nooom.profiler.fingerprint import fingerprint
 from nooom.profiler.measurement import Measurement, Phase
 from nooom.profiler.regression import explained_phase
 
+Key = tuple[str, gate.Group]
 AGAIN = 2
 """Runs besides the one that raised the suspicion."""
 
 
 def again(
     records: Sequence[Measurement], times: int, options: runner.Options
-) -> tuple[dict[str, list[Measurement]], dict[str, str]]:
+) -> tuple[dict[Key, list[Measurement]], dict[Key, str]]:
     """Run cases again where they were measured, ``times`` each and attributed.
 
     Returns:
-        The new records by case_id, and for the cases that can't be run again here, why.
+        The new records by :func:`gate.key`, and for the cases that can't be run again here, why.
     """
-    found: dict[str, list[Measurement]] = {}
-    why: dict[str, str] = {}
-    planned: dict[devices.Device, list[runner.Planned]] = {}
+    found: dict[Key, list[Measurement]] = {}
+    why: dict[Key, str] = {}
+    planned: dict[devices.Device, list[tuple[Key, runner.Planned]]] = {}
     for record in records:
         try:
             device = device_of(record)
             (item,) = runner.plan([Case.from_dict(record.case)], device)
             _same(item, record)
-            planned.setdefault(device, []).append(item)
+            planned.setdefault(device, []).append((gate.key(record), item))
         except NooomError as error:
-            why[record.case_id] = str(error)
+            why[gate.key(record)] = str(error)
     attributing = dataclasses.replace(options, attribute=True)
     for device, items in planned.items():
         # Cases of one allocator stand together: another one takes another server, which takes seconds to start.
-        in_order = sorted(items, key=lambda item: item.case.allocator)
+        in_order = sorted((item for _, item in items), key=lambda item: item.case.allocator)
         try:
             for record in runner.run([item for item in in_order for _ in range(times)], device, attributing):
-                found.setdefault(record.case_id, []).append(record)
+                found.setdefault(gate.key(record), []).append(record)
         except NooomError as error:  # a GPU that is busy now, say
-            why |= {item.case_id: str(error) for item in items if item.case_id not in found}
+            why |= {which: str(error) for which, _ in items if which not in found}
     return found, why
 
 
@@ -113,5 +114,5 @@ def explained(record: Measurement, others: Iterable[Measurement]) -> Measurement
     return dataclasses.replace(record, phases=[explained_phase(phase, said) for phase in record.phases])
 
 
-def replaced(records: Sequence[Measurement], new: Mapping[str, Measurement]) -> list[Measurement]:
-    return [new.get(record.case_id, record) for record in records]
+def replaced(records: Sequence[Measurement], new: Mapping[Key, Measurement]) -> list[Measurement]:
+    return [new.get(gate.key(record), record) for record in records]

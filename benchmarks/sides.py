@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nooom.benchmarks import gate
-from nooom.benchmarks.journal import Entry
+from nooom.benchmarks.journal import FILE_NAME, Entry
 from nooom.formulas.errors import CannotMeasureError, NooomError
 from nooom.profiler.measurement import Measurement
 
@@ -19,8 +18,10 @@ if TYPE_CHECKING:
     from nooom.benchmarks.runner import Options
     from nooom.formulas.case import Case
 
-Again = Callable[[Sequence[Measurement], int], tuple[dict[str, list[Measurement]], dict[str, str]]]
-"""Runs cases some more times, taken apart: the new records by case_id, and why there are none for others."""
+Key = tuple[str, gate.Group]
+Runs = tuple[dict[Key, list[Measurement]], dict[Key, str]]
+Again = Callable[[Sequence[Measurement], int], Runs]
+"""Runs cases some more times, taken apart: the new records by :func:`gate.key`, and why there are none for others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ def measured(path: Path, options: Callable[[], Options]) -> Side:
 
 
 def _here(options: Callable[[], Options]) -> Again:
-    def again(records: Sequence[Measurement], times: int) -> tuple[dict[str, list[Measurement]], dict[str, str]]:
+    def again(records: Sequence[Measurement], times: int) -> Runs:
         from nooom.benchmarks import repeats  # with the runner, which a check of two files needs not
 
         return repeats.again(records, times, options())
@@ -93,12 +94,18 @@ def run_here(asked: Asked, baseline: Sequence[Entry]) -> tuple[list[Entry], Side
     # A baseline that says what its peaks are made of gets an answer in kind, and a successor.
     apart = any(phase.components is not None for entry in theirs for phase in entry.measurement.phases)
     records = _run(planned, dataclasses.replace(asked, options=dataclasses.replace(asked.options, attribute=apart)))
-    if asked.suite is None and asked.flags:  # one case of many: nobody asked for the others
-        ids = {item.case_id for item in planned}
-        theirs = [entry for entry in theirs if entry.measurement.case_id in ids]
+    theirs = of_asked(theirs, records, asked)
     return theirs, Side(
         name=f"run on {asked.device.name}", records=records, again=_here(lambda: asked.options), was_run=True
     )
+
+
+def of_asked(baseline: Sequence[Entry], records: Sequence[Measurement], asked: Asked) -> list[Entry]:
+    """The baseline's entries that the run answers for: where one case was asked for, nobody asked for the others."""
+    if asked.suite is not None or not asked.flags:
+        return list(baseline)
+    ids = {record.case_id for record in records}
+    return [entry for entry in baseline if entry.measurement.case_id in ids]
 
 
 def _is_of(record: Measurement, device: Device) -> bool:
@@ -140,12 +147,16 @@ def _run(planned: Sequence[Any], asked: Asked) -> list[Measurement]:
 
 
 def _empty(folder: Path) -> Path:
-    """A folder for this check's own measurements: those of the last one would be measured twice."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """A folder for this check's own measurements, without those of the last one: they would be measured twice.
+
+    Nothing else in it is touched: it may be anyone's.
+    """
+    for name in (FILE_NAME, f"{Path(FILE_NAME).stem}.torn"):
+        (folder / name).unlink(missing_ok=True)
     return folder
 
 
-def run_in(asked: Asked, requirements: Path, gpu_flags: Sequence[str], place: str) -> Side:
+def run_in(asked: Asked, requirements: Path, gpu_flags: Sequence[str], place: str, name: str) -> Side:
     """Run the cases in the environment of a requirements file.
 
     Args:
@@ -153,6 +164,7 @@ def run_in(asked: Asked, requirements: Path, gpu_flags: Sequence[str], place: st
         requirements: pip's file; what it does not name comes from the environment that runs this.
         gpu_flags: as the command line has them.
         place: where below ``asked.out`` its measurements go.
+        name: what the side is called.
 
     Raises:
         NooomError: an environment that can't be made, or a run that failed as a whole.
@@ -166,21 +178,21 @@ def run_in(asked: Asked, requirements: Path, gpu_flags: Sequence[str], place: st
     asked.say(f"{requirements}: running {len(asked.cases())} cases")
     records = environments.run_in(python, asked.cases(), run, _empty(asked.out / place))
 
-    def again(doubted: Sequence[Measurement], times: int) -> tuple[dict[str, list[Measurement]], dict[str, str]]:
-        found: dict[str, list[Measurement]] = {}
-        why: dict[str, str] = {}
-        ids = {record.case_id for record in doubted}
+    def again(doubted: Sequence[Measurement], times: int) -> Runs:
+        found: dict[Key, list[Measurement]] = {}
+        why: dict[Key, str] = {}
+        wanted = {gate.key(record) for record in doubted}
         cases = [Case.from_dict(record.case) for record in doubted]
         for number in range(times):
             try:
                 folder = _empty(asked.out / f"{place}-again-{number + 1}")
                 for record in environments.run_in(python, cases, dataclasses.replace(run, attribute=True), folder):
-                    if record.case_id in ids:
-                        found.setdefault(record.case_id, []).append(record)
+                    if gate.key(record) in wanted:
+                        found.setdefault(gate.key(record), []).append(record)
             except NooomError as error:
-                why |= dict.fromkeys(ids - found.keys(), str(error))
+                why |= dict.fromkeys(wanted - found.keys(), str(error))
         return found, why
 
     from nooom.formulas.case import Case
 
-    return Side(name=requirements.name, records=records, again=again, was_run=True)
+    return Side(name=name, records=records, again=again, was_run=True)

@@ -175,7 +175,10 @@ def _check_parts(record: Mapping[str, Any]) -> None:
     _check_bytes(record.get("retries"), "retries")
     _check_bytes(record.get("band_bytes"), "band_bytes")
     _check_explanation(record.get("error") or {}, "error")
-    for item in (record.get("first") or {}).get("phases") or []:
+    phases = (record.get("first") or {}).get("phases")
+    if not isinstance(phases, (list, type(None))):
+        raise RecordError("phases of first is not a list")
+    for item in phases or ():
         phase_from_json(item)
 
 

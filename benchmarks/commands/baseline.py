@@ -44,8 +44,9 @@ def update(request: Update) -> int:
     found = gate.once(found, request.results[0])
     baselines.check(found)
     band = size_bytes(request.band, "--band") if request.band is not None else None
-    files = baselines.updated(request.to, request.suite, found, band_bytes=band, prune=request.prune)
-    baselines.write(request.to, files)
+    with baselines.alone(request.to):
+        files = baselines.updated(request.to, request.suite, found, band_bytes=band, prune=request.prune)
+        baselines.write(request.to, files)
     if request.as_json:
         listed = [
             {"path": str(request.to / one.path), "cases": len(one.records), "added": one.added, "changed": one.changed,
@@ -54,9 +55,12 @@ def update(request: Update) -> int:
         ]  # fmt: skip
         print(json.dumps({"schema_version": SCHEMA_VERSION, "files": listed}))
         return 0
+    from nooom.benchmarks.reports.console import console as report_console
+
+    console = report_console()
     for one in files:
         said = f"{len(one.records)} cases: {one.added} new, {one.changed} changed, {one.dropped} dropped"
-        print(f"{request.to / one.path}: {said}")
+        console.print(f"{request.to / one.path}: {said}", soft_wrap=True)
     return 0
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from nooom.formulas.case import Case
 from nooom.formulas.errors import UsageError
 from nooom.profiler.measurement import Measurement, Phase, own_code
 
+ROOT = Path(__file__).resolve().parents[3]
 GIB = 1 << 30
 GPU = {"name": "NVIDIA A100-SXM4-80GB", "total_bytes": 85_100_068_864}
 
@@ -87,7 +89,7 @@ def test_measured_again_the_same_file_comes_out(tmp_path: Path) -> None:
     again = dataclasses.replace(record(256), fingerprint={"wall_s": 99.0, "torch": "2.13.0+cu130", "dirty": False})
     assert update(tmp_path, again) == 0
     assert (tmp_path / FILE).read_bytes() == before
-    assert not list(tmp_path.rglob("*.new"))
+    assert [file.name for file in (tmp_path / FILE).parent.iterdir()] == [FILE.name]
 
 
 def test_other_cases_stay_unless_pruned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,6 +117,7 @@ def test_a_band_is_stored_kept_and_used(tmp_path: Path) -> None:
         (dict(status="oom", error={"phase": "backward", "message": ""}), "ended as oom: no baseline"),
         (dict(status="crashed", error={"message": ""}), "ended as crashed: no baseline"),
         (dict(fingerprint={"torch": "2.13.0", "dirty": True}), "uncommitted changes"),
+        (dict(phases=[]), "has no peak"),
     ],
 )
 def test_what_may_be_no_baseline_is_refused_with_its_place(
@@ -162,6 +165,25 @@ def test_code_of_ones_own_has_baselines_too(tmp_path: Path) -> None:
     assert entry.measurement.label == "tests/test_a.py::test_b"
 
 
+def test_two_gpus_of_one_name_in_the_table_stand_in_one_file(tmp_path: Path) -> None:
+    pcie = {"name": "NVIDIA A100 80GB PCIe", "total_bytes": 85_100_068_864}
+    assert baselines.path_of("s", record(gpu=pcie)) == baselines.path_of("s", record())
+    update(tmp_path, record(1))
+    update(tmp_path, record(1, 5 * GIB, gpu=pcie))
+    assert len(gate.read_set(tmp_path / "baselines")) == 2
+    assert len(baselines.proposed(gate.read_set(tmp_path / "baselines"), [record(1, 7 * GIB)], "smoke")[0].records) == 2
+
+
+def test_updates_at_once_lose_nothing(tmp_path: Path) -> None:
+    commands = []
+    for number in range(3):
+        given = results(tmp_path / str(number), *(record(100 * number + seq) for seq in range(1, 20)))
+        words = ["baseline", "update", str(given), "--suite", "smoke", "--to", str(tmp_path / "baselines")]
+        commands.append(subprocess.Popen([sys.executable, "-m", "nooom", *words], cwd=ROOT, stdout=subprocess.DEVNULL))
+    assert [process.wait(timeout=120) for process in commands] == [0, 0, 0]
+    assert len(gate.read_set(tmp_path / "baselines")) == 57
+
+
 # --- what git remembers ---
 
 
@@ -186,10 +208,10 @@ def commit(folder: Path, subject: str, *records: Measurement, options: tuple[str
 def test_history_has_each_commit_that_changed_the_case(checkout: Path) -> None:
     commit(checkout, "first", record(1), record(2))
     commit(checkout, "another case", record(2, 2 * GIB))
-    commit(checkout, "costs a copy\tof the logits", record(1, 3 * GIB))
+    commit(checkout, "costs a copy\tof\u2028the\x0clogits", record(1, 3 * GIB))
     commit(checkout, "taken out", record(2, 2 * GIB), options=("--prune",))
     found = history(checkout / FILE, record(1).case_id)
-    assert [one.subject for one in found] == ["first", "costs a copy\tof the logits", "taken out"]
+    assert [one.subject for one in found] == ["first", "costs a copy\tof\u2028the\x0clogits", "taken out"]
     peaks = [None if one.record is None else one.record.peak_allocated_bytes for one in found]
     assert peaks == [GIB, 3 * GIB, None]
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ import pytest
 import typer
 import yaml  # type: ignore[import-untyped]
 
-from nooom.benchmarks import repeats
+from nooom.benchmarks import gate, repeats, sides
 from nooom.benchmarks.cli import _run, app
 from nooom.benchmarks.journal import FILE_NAME
 from nooom.formulas.case import Case
@@ -124,7 +127,7 @@ def test_nothing_compared_still_leaves_a_report(tmp_path: Path, capsys: pytest.C
         (["--baseline", "x", "--current", "y", "--batch", "2"], "with --current nothing is run"),
         (["--baseline", "x", "--device", "phantom", "--gpu-memory", "2GiB"], "add --gpu NAME"),
         (["--env", "a.txt", "--env", "b.txt"], "give a suite"),
-        (["--baseline", "nowhere", "--current", "nowhere"], "nowhere: no such file or folder"),
+        (["--baseline", "nowhere", "--current", "y"], "nowhere: no such file or folder"),
         (["--baseline", "x", "--device", "dryrun"], "dryrun is not built yet"),
         (["--baseline", "x", "--device", "phantom"], "add --gpu NAME"),
         (["--baseline", "x", "--curent", "y"], "--current"),
@@ -149,7 +152,134 @@ def test_an_out_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert (tmp_path / "out").read_text() == "mine"
 
 
+def own_places(folder: Path) -> dict[str, tuple[list[str], str]]:
+    return {
+        "out is the baseline's parent": (
+            ["--baseline", "gpu/baseline", "--current", "now", "--out", "gpu"],
+            "--baseline",
+        ),
+        "out is here": (["--baseline", "baseline", "--current", "now", "--out", "."], "--baseline"),
+        "out below the baseline": (
+            ["--baseline", "baseline", "--current", "now", "--out", "baseline/check"],
+            "--baseline",
+        ),
+        "out is current": (["--baseline", "baseline", "--current", "now", "--out", "now"], "--current"),
+        "current of an earlier check": (
+            ["--baseline", "baseline", "--current", "c/current", "--out", "c"],
+            "--current",
+        ),
+    }
+
+
+@pytest.mark.parametrize("which", list(own_places(Path())))
+def test_a_check_never_writes_into_what_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], which: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("gpu/baseline", "baseline"):
+        results(tmp_path / name, record())
+    for name in ("now", "c/current"):
+        results(tmp_path / name, GROWN)
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*.jsonl")}
+    arguments, says = own_places(tmp_path)[which]
+    assert _run(["check", *arguments]) == 2
+    assert f"would write into {says}" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize("current", ["baseline", "baseline/new"])
+def test_a_set_is_not_compared_with_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], current: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    results(tmp_path / "baseline" / "new", record())
+    assert _run(["check", "--baseline", "baseline", "--current", current]) == 2
+    assert "compared with itself" in capsys.readouterr().err
+
+
+def test_a_folder_with_both_kinds_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "b" / "smoke" / "a100-80gb" / "torch-2.13.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(record().to_json()) + "\n")
+    results(tmp_path / "b" / "left-behind", GROWN)
+    now = results(tmp_path / "now", GROWN)
+    assert _run(["check", "--baseline", str(tmp_path / "b"), "--current", str(now), "--out", str(tmp_path / "o")]) == 2
+    assert "name one of the two" in capsys.readouterr().err
+
+
+def test_whoever_reads_only_the_first_line_does_not_hide_a_regression(tmp_path: Path) -> None:
+    sets = [f"--baseline={results(tmp_path / 'a', record())}", f"--current={results(tmp_path / 'b', GROWN)}"]
+    command = [sys.executable, "-m", "nooom", "check", *sets, f"--out={tmp_path / 'o'}"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(command, cwd=ROOT, stdout=closed, stderr=subprocess.PIPE, check=False, timeout=120)
+    assert done.returncode == 1, done.stderr
+
+
+def test_nothing_of_the_baseline_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sides, "run_here", lambda asked, known: ([], side([record()])))
+    base = results(tmp_path / "a", record(5))
+    assert _run(["check", "--baseline", str(base), "--device", "cpu", "--out", str(tmp_path / "o")]) == 3
+
+
+def side(records: list[Measurement]) -> sides.Side:
+    return sides.Side(name="run", records=records, again=lambda doubted, times: ({}, {}), was_run=True)
+
+
+def test_a_verdict_is_said_even_where_no_proposal_can_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "baseline").write_text("a file")
+    assert check(tmp_path, [record()], [GROWN], "--json") == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["counts"]["regression"] == 1
+    assert "no new baseline is proposed" in said.err
+
+
+def test_what_is_not_a_checks_own_stays_in_its_folder(tmp_path: Path) -> None:
+    precious = tmp_path / "current" / "precious"
+    precious.mkdir(parents=True)
+    results(tmp_path / "current", record())
+    sides._empty(tmp_path / "current")
+    assert list((tmp_path / "current").iterdir()) == [precious]
+
+
+@pytest.mark.parametrize("option", ["--baseline", "--current"])
+def test_a_path_that_cannot_be_looked_at_is_wrong_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    sets = {"--baseline": str(results(tmp_path / "a", record())), "--current": str(results(tmp_path / "b", record()))}
+    sets[option] = "x" * 300
+    words = [word for pair in sets.items() for word in pair]
+    assert _run(["check", *words, "--out", str(tmp_path / "o")]) == 2
+    assert "File name too long" in capsys.readouterr().err
+
+
+def test_nothing_from_outside_begins_a_line_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["check", "--baseline", "no\n::error::x\x1b[31m", "--current", "y", "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "\x1b" not in said
+
+
 # --- another look ---
+
+
+def test_a_case_on_two_gpus_is_looked_at_on_the_one_where_it_grew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h200 = {"name": "NVIDIA H200", "total_bytes": 150_000_000_000}
+    seen: list[Measurement] = []
+
+    def again(records: Any, times: int, options: Any) -> Any:
+        seen.extend(records)
+        return {gate.key(one): [one, one] for one in records}, {}
+
+    monkeypatch.setattr(repeats, "again", again)
+    assert check(tmp_path, [record(), record(gpu=h200)], [GROWN, record(gpu=h200)], "--confirm") == 1
+    assert [one.gpu for one in seen] == [A100]
 
 
 def test_what_cannot_be_run_again_keeps_its_figure_and_says_why(
@@ -170,7 +300,7 @@ def test_the_median_of_three_decides(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def again(records: Any, times: int, options: Any) -> Any:
         asked.append(times)
-        return {one.case_id: sizes.pop(one.case_id) for one in records}, {}
+        return {gate.key(one): sizes.pop(one.case_id) for one in records}, {}
 
     monkeypatch.setattr(repeats, "again", again)
     ids = {seq: record(seq).case_id for seq in (1, 2, 3)}

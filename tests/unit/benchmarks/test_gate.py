@@ -182,6 +182,8 @@ def phase_with(**fields: Any) -> str:
         (changed(phases=[{"name": "a\nb"}]), "is not printable"),
         (json.dumps(OK.to_json()), "is measured a second time, the first stands at"),
         ("[" * 100_000, "not JSON"),
+        (changed(first={"phases": 5}), "phases of first is not a list"),
+        (changed(fingerprint={"x": 1}).replace('"x": 1', '"x": 1e999'), "1e999 is not a figure"),
     ],
 )
 def test_a_bad_line_is_refused_with_file_and_number(tmp_path: Path, line: str, says: str) -> None:
@@ -206,6 +208,13 @@ def test_a_million_lines_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="1000000 lines; a file of measurements has at most 100000") as refused:
         gate.read_set(file)
     assert str(refused.value).startswith(f"{file}:100001: ")
+
+
+def test_a_link_to_nothing_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / FILE_NAME, OK)
+    (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="a link to no file"):
+        gate.read_set(tmp_path)
 
 
 def test_nothing_there(tmp_path: Path) -> None:
