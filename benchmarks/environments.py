@@ -133,6 +133,8 @@ def _check(requirements: Path) -> None:
     """Raises UsageError for what is no requirements file, before anything is made."""
     if requirements.is_dir():
         raise UsageError(f"{requirements}: a folder; --env takes a pip requirements file")
+    if requirements.exists() and not requirements.is_file():
+        raise UsageError(f"{requirements}: no regular file; it is read more than once, which a pipe can't be")
     if not any(_lines(requirements)):
         raise UsageError(f"{requirements}: names no packages; a line such as transformers==4.48.3 is missing")
 
@@ -242,7 +244,29 @@ def _make(folder: Path, python: Path, requirements: Path, say: Callable[[str], N
         if any(sign in line for line in said for sign in (*_NO_NETWORK, *_NO_ROOM)):
             raise CannotMeasureError(f"{reason}; pip met: {_met(said)}")
         raise UsageError(reason)
+    lacking = _lacking(python, requirements)
+    if lacking:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise UsageError(
+            f"{requirements}: pip reports no failure and the environment lacks {lacking[:_LONGEST]}; does pip's "
+            "configuration (PIP_DRY_RUN, PIP_TARGET, pip.conf) send packages elsewhere?"
+        )
     (folder / _STAMP).write_text(f"{requirements}\n", encoding="utf-8")
+
+
+def _lacking(python: Path, requirements: Path) -> str:
+    """What pip would install if it were asked once more, and is not there: nothing, where it did what it was asked."""
+    command = [str(python), "-P", "-m", "pip", *_PIP, str(requirements), "--dry-run"]
+    _, said = _heard(command, lambda line: None)
+    would = "Would install "
+    listed = next((line.removeprefix(would).split() for line in said if line.startswith(would)), [])
+    if not listed:
+        return ""
+    # What was built from a folder pip builds each time: it counts as there where that version is.
+    code = "import sys, importlib.metadata as m; have = {f'{d.name}-{d.version}'.lower() for d in m.distributions()}; "
+    code += "print(*(one for one in sys.argv[1:] if one.lower() not in have))"
+    _, there = _heard([str(python), "-P", "-c", code, *listed], lambda line: None)
+    return " ".join(there).strip()
 
 
 def _lay(folder: Path) -> None:
@@ -258,10 +282,17 @@ def _lay(folder: Path) -> None:
 
 def _below() -> list[str]:
     """The environment that runs this, as a layer's .pth file has it."""
-    below = search_path()
+    # Python's own folders stay where they are: pip, which builds in isolation, would take them out with the rest.
+    own = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+    below = [path for path in search_path() if not _is_pythons_own(path, own)]
     # Folders of packages as such, with the .pth files in them: packages below may be editable installs.
     sites = [path for path in below if Path(path).name in ("site-packages", "dist-packages")]
     return [*below, *(f"import site; site.addsitedir({path!r})" for path in sites)]
+
+
+def _is_pythons_own(path: str, own: set[str]) -> bool:
+    real = os.path.realpath(path)
+    return real in own or os.path.basename(real) == "lib-dynload" or real.endswith(".zip")
 
 
 def _heard(

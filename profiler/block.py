@@ -19,6 +19,7 @@ import contextlib
 import functools
 import gc
 import inspect
+import itertools
 import os
 import threading
 import warnings
@@ -42,6 +43,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 FIRST_PHASE = "block"
+_LONGEST_PHASE = 100
 _LONGEST_MESSAGE = 2000
 
 
@@ -111,6 +113,7 @@ class Measured:
             )
         name = self._name or getattr(function, "__qualname__", type(function).__name__)
         inside: ContextVar[bool] = ContextVar("inside", default=False)
+        calls = itertools.count(1)
 
         @contextlib.contextmanager
         def call() -> Any:
@@ -118,7 +121,10 @@ class Measured:
                 yield
                 return
             token = inside.set(True)
-            fresh = Measured(self._device, self._attribute, name, self._out)
+            number = next(calls)
+            # Records are told apart by their names: each call's is one of its own.
+            called = name if number == 1 or self._out is None else f"{name} ({number})"
+            fresh = Measured(self._device, self._attribute, called, self._out)
             try:
                 with fresh:
                     yield
@@ -129,7 +135,14 @@ class Measured:
         @functools.wraps(function)
         def at_once(*args: P.args, **kwargs: P.kwargs) -> R:
             with call():
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+                    getattr(result, "close", lambda: None)()  # it will never run: Python would say so
+                    raise UsageError(
+                        f"{name} returns a {type(result).__name__}, which runs later: measure what goes through it, "
+                        "with nooom.measure() as a context"
+                    )
+                return result
 
         @functools.wraps(function)
         async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -190,6 +203,9 @@ class Measured:
         """A phase begins here, and the one before it ends.  A phase that comes again keeps its worst."""
         if not self._running:
             raise UsageError(f"phase({name!r}) outside of the measured block")
+        text: Any = name  # whatever the program gave
+        if not isinstance(text, str) or not text.isprintable() or not 0 < len(text) <= _LONGEST_PHASE:
+            raise UsageError(f"phase({ascii(name)[:60]}): a name is 1 to {_LONGEST_PHASE} characters that print")
         self._begun().enter(name)
 
     @property

@@ -23,7 +23,7 @@ def test_every_snippet_runs_and_leaves_its_records(
     assert found == [
         ("one step", "ok", ["block", "backward"]),
         ("step", "ok", ["block", "backward"]),
-        ("step", "ok", ["block", "backward"]),
+        ("step (2)", "ok", ["block", "backward"]),
         ("a tiny llama", "ok", ["forward", "backward", "optimizer"]),
     ]
     assert re.search(r"^backward \d+ \d+$", capsys.readouterr().out, re.M)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -180,6 +181,26 @@ def test_what_is_no_requirements_file_is_refused_in_one_line(
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_pipe_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="no regular file"):
+        prepared(tmp_path / "pipe")
+
+
+def test_an_environment_that_pip_only_says_it_made_is_none(
+    requirements: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_DRY_RUN", "1")
+    with pytest.raises(UsageError, match=f"the environment lacks {PACKAGE}-99.0"):
+        prepared(requirements)
+    assert folders(tmp_path) == []
+
+
+def test_pythons_own_folders_are_not_named_below() -> None:
+    named = {os.path.realpath(line) for line in environments._below() if not line.startswith("import ")}
+    assert os.path.realpath(os.path.dirname(json.__file__)).rpartition("/json")[0] not in named
 
 
 @pytest.mark.parametrize(

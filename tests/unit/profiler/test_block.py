@@ -412,3 +412,41 @@ def test_threads_append_their_records_one_after_another(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert list(read(tmp_path)) == [record] * 8
+
+
+@pytest.mark.parametrize("name", [5, None, "", "\x1b[31m", "a\nb", "x" * 101, b"x"])
+def test_a_phase_that_no_record_could_hold_is_refused_at_once(name: Any) -> None:
+    with nooom.measure(device="cpu") as measured:
+        with pytest.raises(UsageError, match="a name is 1 to 100 characters that print"):
+            measured.phase(name)
+        measured.phase("fine")
+    assert [phase.name for phase in measured.phases] == ["block", "fine"]
+
+
+def test_each_call_of_a_function_is_a_record_of_its_own_name(tmp_path: Path) -> None:
+    from nooom.benchmarks import gate
+
+    @nooom.measure(device="cpu", name="step", out=tmp_path)
+    def step(size: int) -> torch.Tensor:
+        return torch.ones(size)
+
+    step(1 << 10)
+    step(1 << 12)
+    assert [entry.measurement.label for entry in gate.read_set(tmp_path)] == ["step", "step (2)"]
+
+
+def test_what_runs_later_is_not_measured_as_nothing() -> None:
+    async def later() -> None:
+        torch.ones(1 << 20)
+
+    @nooom.measure(device="cpu")
+    def started() -> Any:
+        return later()
+
+    @nooom.measure(device="cpu")
+    def pieces() -> Any:
+        return (torch.ones(1 << 20) for _ in range(2))
+
+    for function, kind in ((started, "coroutine"), (pieces, "generator")):
+        with pytest.raises(UsageError, match=f"returns a {kind}, which runs later"):
+            function()
