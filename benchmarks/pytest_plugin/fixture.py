@@ -13,7 +13,7 @@ import pytest
 from nooom.benchmarks.pytest_plugin import rows
 from nooom.benchmarks.pytest_plugin.marks import DEVICES
 from nooom.benchmarks.pytest_plugin.rows import Row
-from nooom.benchmarks.pytest_plugin.runs import Machine, Run, clean_block, name_of, one_line, row_of
+from nooom.benchmarks.pytest_plugin.runs import SKIPPED, Machine, Run, clean_block, name_of, one_line, row_of
 from nooom.formulas.errors import CannotMeasureError, UsageError, nearest
 from nooom.profiler import block
 from nooom.profiler.block import Measured
@@ -62,8 +62,12 @@ class GpuMemory:
         try:
             with ended:
                 yield measured
-        finally:
+        except SKIPPED:  # which says nothing of what the test takes
+            raise
+        except BaseException:
             self.rows[name] = row_of(measured.record(record_name), self._machine)
+            raise
+        self.rows[name] = row_of(measured.record(record_name), self._machine)
 
     def phase(self, name: str) -> None:
         """A phase of the innermost measurement, a marked test's too, begins here; the one before it ends."""
@@ -88,8 +92,11 @@ class GpuMemory:
                 function()
             return
         with one_line(self._nodeid):
-            if repeats < 2 or slack_bytes < 0:
-                raise UsageError("no_leak() wants repeats of 2 or more, and slack_bytes of 0 or more")
+            counts: tuple[Any, ...] = (repeats, slack_bytes)  # whatever the test gave
+            if not all(type(count) is int for count in counts) or repeats < 2 or slack_bytes < 0:
+                raise UsageError("no_leak() wants repeats, an integer of 2 or more, and slack_bytes of 0 or more")
+            if not callable(function):
+                raise UsageError(f"no_leak() wants a function to call, not {type(function).__name__}")
             ends = _ends(self._block("gpu_memory.no_leak()", device, attribute=False), function, repeats)
         grown = [after - before for before, after in itertools.pairwise(ends)]
         if not all(step > slack_bytes for step in grown):

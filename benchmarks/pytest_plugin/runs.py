@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 400
 """Of a test, in a record's name: a block's name stands behind it."""
-_SKIPPED = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)
+SKIPPED = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)
 """How a test ends that says nothing of its memory."""
 
 
@@ -119,7 +119,7 @@ class Run:
             with ended:
                 yield
                 self._raise_what_unittest_kept()
-        except _SKIPPED:
+        except SKIPPED:
             raise
         except BaseException:
             self.row = self._row(block.record(name_of(self._item.nodeid)), ())

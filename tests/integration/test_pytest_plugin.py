@@ -561,3 +561,26 @@ def test_the_page_s_example_says_what_the_page_says(tmp_path: Path) -> None:
     for line in example[2].splitlines():
         assert line in done.stdout.splitlines()
     assert "1 failed, 1 passed" in done.stdout
+
+
+SKIPS = """
+import pytest
+
+def test_skipped_inside(gpu_memory):
+    with gpu_memory("step"):
+        pytest.skip("theirs")
+
+@pytest.mark.parametrize("given", [{"repeats": "3"}, {"repeats": 1}, {"slack_bytes": None}, {"function": 5}])
+def test_arguments(gpu_memory, given):
+    gpu_memory.no_leak(**{"function": list, **given})
+"""
+
+
+def test_a_skip_leaves_no_record_and_wrong_arguments_are_one_line(run_pytest: Run, tmp_path: Path) -> None:
+    done = run_pytest({"test_skips.py": SKIPS}, f"--gpu-memory-out={tmp_path / 'out'}")
+    assert "4 failed, 1 skipped" in done.said, done.said
+    assert done.said.count("no_leak() wants repeats, an integer of 2 or more") >= 3
+    assert "no_leak() wants a function to call, not int" in done.said
+    assert "Traceback" not in done.said
+    journal = tmp_path / "out" / "measurements.jsonl"
+    assert not journal.exists() or journal.read_text() == ""
