@@ -269,7 +269,7 @@ def update(
     prune: Annotated[bool, typer.Option("--prune", help="drop cases that the measurements have not")] = False,
     as_json: _Json = False,
 ) -> int:
-    """Write baselines from measurements; refuses what failed, ran out of memory or has no commit.
+    """Write baselines from measurements; refuses what failed, ran out of memory or was measured in a dirty tree.
 
     Example: nooom baseline update nooom-results --suite smoke
     """
@@ -289,7 +289,7 @@ def log(
 ) -> int:
     """Show a case's figures in every commit that changed its baseline.
 
-    Example: nooom baseline log "SmolLM2-135M sft" --in results/baselines
+    Example: nooom baseline log "sft checkpointing" --in results/baselines
     """
     from nooom.benchmarks.commands import baseline as command
 

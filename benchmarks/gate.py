@@ -197,7 +197,7 @@ def once(entries: Sequence[Entry], path: Path) -> list[Entry]:
         if known is not None and known.measurement.status in ("ok", "oom"):
             raise UsageError(
                 f"{entry.place}: {entry.measurement.label} is measured a second time, the first stands at "
-                f"{known.place}; a set has each case once: give every run an --out of its own, or --resume"
+                f"{known.place}; a set has each case once: name one suite or run of the two, or the file"
             )
         found[which] = entry
     return list(found.values())

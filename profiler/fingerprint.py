@@ -73,7 +73,7 @@ def _checkout() -> dict[str, Any]:
     # Installed into an environment that lies inside somebody's repository, that repository's commit is not ours.
     if not (root / ".git").exists() or not (root / "formulas").is_dir():
         return {"commit": None, "dirty": None}
-    commit, changes = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain")
+    commit, changes = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain", "--untracked-files=no")
     return {"commit": commit or None, "dirty": None if changes is None else bool(changes)}
 
 

@@ -172,6 +172,8 @@ def _check_parts(record: Mapping[str, Any]) -> None:
             Case.from_dict(record["case"])
     except UsageError as error:
         raise RecordError(f"case: {error}") from error
+    if not isinstance((record.get("error") or {}).get("phase"), (str, type(None))):
+        raise RecordError("phase of error is not text")
     _check_bytes(record.get("retries"), "retries")
     _check_bytes(record.get("band_bytes"), "band_bytes")
     _check_explanation(record.get("error") or {}, "error")

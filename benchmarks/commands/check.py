@@ -268,7 +268,10 @@ def _propose(request: Request, baseline: Sequence[Entry], after: Sequence[Side],
     clean = [record for record in after[0].records if not record.fingerprint.get("dirty")]
     if len(clean) < len(after[0].records):
         say("measured in a tree with uncommitted changes: no new baseline is proposed from it")
+    folder = request.out / "baseline"
+    for earlier in folder.glob("*/*/torch-*.jsonl"):  # another check's, of another suite perhaps
+        earlier.unlink()
     try:
-        baselines.write(request.out / "baseline", baselines.proposed(baseline, clean, suite))
+        baselines.write(folder, baselines.proposed(baseline, clean, suite))
     except UsageError as error:  # the verdict is worth more than the proposal
         say(f"no new baseline is proposed: {error}")

@@ -38,6 +38,7 @@ def show(label: str, file: Path, versions: Sequence[Version]) -> None:
         shown = [gib(figures.get(name)) for name in names]
         table.add_row(one.commit[:10], one.date[:10], *shown, change, bar)
         before = peak if peak is not None else before
+    console.width = max(console.width, console.measure(table).maximum)  # a cut figure is a wrong one
     console.print(table)
     for one in versions:
         subject = one.subject if len(one.subject) <= _SUBJECT * 2 else one.subject[: _SUBJECT * 2] + "..."

@@ -223,6 +223,7 @@ def test_the_log_as_a_table_and_as_json(checkout: Path, capsys: pytest.CaptureFi
     assert _run(["baseline", "log", "sft 1x1", "--in", str(checkout / "baselines")]) == 0
     shown = capsys.readouterr().out
     assert "+2048.0 MiB" in shown
+    assert "…" not in shown
     assert "#####" in shown
     assert "\x1b" not in shown
     assert _run(["baseline", "log", record(1).case_id, "--in", str(checkout / FILE), "--json"]) == 0

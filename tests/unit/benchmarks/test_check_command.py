@@ -347,7 +347,7 @@ def test_where_a_case_cannot_be_run_again(change: dict[str, Any], says: str) -> 
 def commands(file: Path) -> list[list[str]]:
     """Every call of nooom in a workflow's steps."""
     steps = [step for job in yaml.safe_load(file.read_text())["jobs"].values() for step in job["steps"]]
-    lines = [line for step in steps for line in step.get("run", "").splitlines()]
+    lines = [line.partition(" || ")[0] for step in steps for line in step.get("run", "").splitlines()]
     return [shlex.split(line)[1:] for line in lines if line.startswith("nooom ")]
 
 
@@ -362,6 +362,22 @@ def test_workflows_use_options_that_exist(file: Path) -> None:
             (command.commands[words[1]], words[2:]) if hasattr(command, "commands") else (command, words[1:])
         )
         command.make_context(command.name, list(words))  # raises for an option that isn't there
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "examples" / "ci").glob("*.yml")), ids=lambda file: file.name)
+def test_workflows_approve_what_somebody_has_just_looked_at(file: Path) -> None:
+    workflow = yaml.safe_load(file.read_text())
+    assert "github.event.action == 'labeled'" in workflow["jobs"]["approve"]["if"]
+    assert "COMMIT" in workflow["env"]["NOOOM"]
+    assert "install nooom" not in file.read_text()
+
+
+def test_a_proposal_of_an_earlier_check_does_not_stay(tmp_path: Path) -> None:
+    stale = tmp_path / "out" / "baseline" / "other" / "cpu" / "torch-2.13.jsonl"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("old")
+    assert check(tmp_path, [record()], [record()]) == 0
+    assert not stale.exists()
 
 
 def test_the_page_has_the_states_and_the_bands() -> None:

@@ -182,6 +182,7 @@ def phase_with(**fields: Any) -> str:
         (changed(phases=[{"name": "a\nb"}]), "is not printable"),
         (json.dumps(OK.to_json()), "is measured a second time, the first stands at"),
         ("[" * 100_000, "not JSON"),
+        (changed(status="oom", error={"phase": {"a": 1}}), "phase of error is not text"),
         (changed(first={"phases": 5}), "phases of first is not a list"),
         (changed(fingerprint={"x": 1}).replace('"x": 1', '"x": 1e999'), "1e999 is not a figure"),
     ],

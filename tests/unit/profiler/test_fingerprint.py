@@ -64,7 +64,10 @@ def test_a_checkout_has_its_commit_and_says_whether_it_is_dirty(
     checkout(tmp_path, monkeypatch)
     commit = commit_in(tmp_path)
     assert module._checkout() == {"commit": commit, "dirty": False}
-    (tmp_path / "new").touch()
+    (tmp_path / "new").touch()  # a suite or results that lie beside the code change none of it
+    module._checkout.cache_clear()
+    assert module._checkout() == {"commit": commit, "dirty": False}
+    subprocess.run(["git", "-C", str(tmp_path), "add", "new"], check=True)
     module._checkout.cache_clear()
     assert module._checkout() == {"commit": commit, "dirty": True}
 
