@@ -65,18 +65,18 @@ def test_a_new_baseline_lies_beside_the_report_unless_the_tree_is_dirty(mistaken
     lines = (mistaken / "current" / "measurements.jsonl").read_text().splitlines()
     for dirty in (True, False):
         records = [{**json.loads(line), "fingerprint": {"torch": "2.13.0", "dirty": dirty}} for line in lines]
-        folder = mistaken / f"dirty-{dirty}"
+        folder, report = mistaken / f"dirty-{dirty}", mistaken / f"report-{dirty}"
         folder.mkdir()
         (folder / "measurements.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-        done = nooom_in(mistaken, "check", "--baseline", "baseline", "--current", folder, "--out", folder / "report")
+        done = nooom_in(mistaken, "check", "--baseline", "baseline", "--current", folder, "--out", report)
         assert done.returncode == 1, done.stderr
-        (proposed,) = (folder / "report" / "baseline").rglob("*.jsonl")
+        (proposed,) = (report / "baseline").rglob("*.jsonl")
         sides = {json.loads(line)["fingerprint"].get("dirty") for line in proposed.read_text().splitlines()}
         assert ("no new baseline" in done.stderr) is dirty
         if not dirty:
             assert sides == {False}
             current = folder / "measurements.jsonl"
-            again = nooom_in(mistaken, "check", "--baseline", folder / "report" / "baseline", "--current", current)
+            again = nooom_in(mistaken, "check", "--baseline", report / "baseline", "--current", current)
             assert again.returncode == 0, again.stderr
 
 
