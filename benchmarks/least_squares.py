@@ -12,6 +12,8 @@ Array = npt.NDArray[np.float64]
 
 PARALLEL = 1e-6
 """Columns at a smaller angle (in radians) say the same: a formula's rounding to whole bytes tilts them by 1e-9."""
+ROUNDING = 1e-12
+"""A relative error this small is the arithmetic's own, and differs from one processor to another: the fit is exact."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +101,7 @@ def solve(columns: Sequence[Column], target: Array, weight: Array) -> Solved:
     inverse = right[:rank].T / singular[:rank]
     values = inverse @ (left[:, :rank].T @ (target / weight)) / lengths
     rest = weighted @ values - target / weight
+    rest[np.abs(rest) < ROUNDING] = 0.0
     spread = float(rest @ rest) / (n - rank)
     errors = np.sqrt(spread * np.sum(inverse**2, axis=1)) / lengths
     refused = _dependent(columns, right[rank:]) if rank < len(columns) else {}
