@@ -26,6 +26,7 @@ class Tracer(TorchDispatchMode):
         running: ``running(number)`` gives a context in which the allocator knows that operation's number.
         after: called between two operations, now and then: a moment to take what was written.
         every: how many operations lie between two such moments.
+        address: where a tensor's storage lies.
     """
 
     def __init__(
@@ -35,9 +36,11 @@ class Tracer(TorchDispatchMode):
         running: Callable[[int], Any],
         after: Callable[[], None],
         every: int = 10_000,
+        address: Callable[[torch.Tensor], int] = address_of,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.owners = Owners(journal, device_type)
+        self.owners = Owners(journal, device_type, address)
+        self._address_of = address
         self._journal = journal
         self._device_type = device_type
         self._running = running
@@ -94,11 +97,11 @@ class Tracer(TorchDispatchMode):
             if isinstance(tensor, (tuple, list)):
                 yield from self._outputs(tensor)
             elif isinstance(tensor, torch.Tensor) and tensor.device.type == self._device_type:
-                yield Output(address_of(tensor), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+                yield Output(self._address_of(tensor), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
     def _address(self, value: Any) -> int | None:
         ours = isinstance(value, torch.Tensor) and value.device.type == self._device_type
-        return address_of(value) if ours else None
+        return self._address_of(value) if ours else None
 
 
 def _shapes(values: Iterable[Any]) -> Iterator[tuple[int, ...]]:

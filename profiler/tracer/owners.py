@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,10 +22,12 @@ class Owners:
     Args:
         journal: to write to.
         device_type: whose tensors.
+        address: where a tensor's storage lies.
     """
 
-    def __init__(self, journal: Journal, device_type: str) -> None:
+    def __init__(self, journal: Journal, device_type: str, address: Callable[[torch.Tensor], int] = address_of) -> None:
         self._journal = journal
+        self._address_of = address
         self._device_type = device_type
         self._modules: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -109,4 +111,4 @@ class Owners:
 
     def _write(self, tensor: torch.Tensor, category: str, name: str) -> None:
         if tensor.device.type == self._device_type:
-            self._journal.owns(address_of(tensor), category, name)
+            self._journal.owns(self._address_of(tensor), category, name)

@@ -1,0 +1,69 @@
+"""Everything that watches a dry run, entered and left together: calls, operations, and the memory they would take."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from nooom.formulas.gpus import GPU
+from nooom.profiler.instruments import Reading
+from nooom.profiler.simulator.functions import Functions
+from nooom.profiler.simulator.kernels import Kernels
+from nooom.profiler.simulator.memory import Allocator, Memory
+from nooom.profiler.simulator.patches import patched
+from nooom.profiler.simulator.tracer import MetaTracer
+from nooom.profiler.tracer.journal import Journal
+from nooom.profiler.tracer.ledger import Ledger
+from nooom.profiler.tracer.reading import explained, scratch
+
+
+class Trace:
+    """Watches one program on meta tensors.
+
+    Args:
+        gpu: whose choices and kernels it gets.
+        allocator: that takes what they would take.
+    """
+
+    def __init__(self, gpu: GPU, allocator: Allocator) -> None:
+        self._journal = Journal()
+        self._memory = Memory(allocator)
+        self._kernels = Kernels(gpu)
+        self._ledger = Ledger()
+        self._functions = Functions(gpu)
+        self._tracer = MetaTracer(self._journal, self._memory, self._kernels, self.take)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Trace:
+        self._stack.enter_context(patched())
+        self._stack.enter_context(self._tracer)
+        self._stack.enter_context(self._functions)
+        warm = torch.ones((8, 8), device="meta")
+        (warm @ warm).sum()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def invented(self) -> list[tuple[str, int]]:
+        return self._functions.invented.most_common()
+
+    def take(self) -> None:
+        """What happened since the last time goes into the ledger."""
+        self._ledger.follow(self._memory.took(), self._journal.take())
+
+    def begin_phase(self) -> None:
+        self.take()
+        self._ledger.begin_phase()
+
+    def explain(self, reading: Reading) -> Reading:
+        """The reading, with what its peak is made of."""
+        self._tracer.owners.write_down()
+        self.take()
+        return explained(reading, self._ledger, self._tracer.owners)
+
+    def describe(self) -> dict[str, Any]:
+        return {"scratch": scratch(self._ledger)}
