@@ -71,12 +71,12 @@ class CachingAllocator:
     """One device's allocator.
 
     Args:
-        capacity_bytes: what this process may take of the device, its context included; None: room without end.
+        capacity_bytes: what the device has for the allocator, the context not counted; None: room without end.
         settings: its options.
         order: which of equally large free blocks is taken.
         total_bytes: what CUDA calls the device's total memory: the message has it, and the memory fraction is of it;
-            by default the capacity.
-        context_bytes: of the capacity, what is taken before the allocator takes anything.
+            by default the capacity and the context.
+        context_bytes: what else this process takes of the device: the message counts it as in use.
         record: is told every event.
     """
 
@@ -92,7 +92,9 @@ class CachingAllocator:
     ) -> None:
         self.settings = settings
         self.order = order
-        self.total_bytes = capacity_bytes if total_bytes is None else total_bytes
+        if total_bytes is None and capacity_bytes is not None:
+            total_bytes = capacity_bytes + context_bytes
+        self.total_bytes = total_bytes
         self.context_bytes = context_bytes
         self.allocated_bytes = self.requested_bytes = self.reserved_bytes = 0
         self.peak_allocated_bytes = self.peak_requested_bytes = self.peak_reserved_bytes = 0
@@ -145,7 +147,7 @@ class CachingAllocator:
         pool = self._small if size <= MOST_SMALL else self._large
         free = pool.free
         if self._is_plain:
-            at = bisect_left(free, (size,))  # type: ignore[type-var]  # a tuple's beginning sorts before the whole
+            at = bisect_left(free, (size,))  # a tuple's beginning sorts before the whole
             block = free.pop(at)[3] if at < len(free) else self._grow(pool, size)
         else:
             block = self._search(pool, size) or self._grow(pool, size)
@@ -183,7 +185,7 @@ class CachingAllocator:
         free = pool.free
         other = block.prev
         if other is not None and other.state == FREE:
-            del free[bisect_left(free, (other.size, other.tie, other.address))]  # type: ignore[type-var]
+            del free[bisect_left(free, (other.size, other.tie, other.address))]
             block.address = address = other.address
             size += other.size
             before = block.prev = other.prev
@@ -191,7 +193,7 @@ class CachingAllocator:
                 before.next = block
         other = block.next
         if other is not None and other.state == FREE:
-            del free[bisect_left(free, (other.size, other.tie, other.address))]  # type: ignore[type-var]
+            del free[bisect_left(free, (other.size, other.tie, other.address))]
             size += other.size
             after = block.next = other.next
             if after is not None:
@@ -261,7 +263,7 @@ class CachingAllocator:
 
     def has_room(self, size: int) -> bool:
         """Whether the device has so much left."""
-        return self._capacity is None or self.context_bytes + self.reserved_bytes + size <= self._capacity
+        return self._capacity is None or self.reserved_bytes + size <= self._capacity
 
     def reserve(self, action: str, address: int, size: int) -> None:
         """More is reserved, or less, by the action's name."""
@@ -382,7 +384,7 @@ class CachingAllocator:
                 self._release(block)
 
     def _out_of_memory(self, size: int) -> OutOfMemory:
-        free = 0 if self._capacity is None else self._capacity - self.context_bytes - self.reserved_bytes
+        free = 0 if self._capacity is None else self._capacity - self.reserved_bytes
         if self._record is not None:
             self._record("oom", free, size)
         self.ooms += 1

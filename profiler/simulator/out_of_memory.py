@@ -31,6 +31,7 @@ def message(
         f"process has {format_size(used_bytes)} memory in use. {allowed}Of the allocated memory "
         f"{format_size(allocated_bytes)} is allocated by PyTorch, and {format_size(reserved_bytes - allocated_bytes)} "
         "is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
-        "PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory "
-        "Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory "
+        "Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html"
+        "#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
     )

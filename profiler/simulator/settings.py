@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,7 +73,9 @@ class Settings:
             elif name not in _IGNORED:
                 known = nearest(name, {*_PARSERS, *_IGNORED, "backend"})
                 raise UsageError(f"PYTORCH_ALLOC_CONF has no option {name!r}; {known}")
-        return _consistent(replace(cls(), **found))
+        settings = replace(cls(), **found)
+        _check_bounds(settings, found)
+        return settings
 
 
 class Order(enum.Enum):
@@ -103,7 +105,7 @@ def order_for(torch_version: str) -> Order:
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
     """Each option's name and value; commas in brackets divide no options."""
-    for part in filter(None, re.split(r",(?![^\[]*\])", text)):
+    for part in re.split(r",(?![^\[]*\])", text.removesuffix(",")) if text else ():
         name, colon, value = part.partition(":")
         if not (name and colon and value):
             raise UsageError(f"PYTORCH_ALLOC_CONF: {part!r} is no option; they are written name:value")
@@ -157,16 +159,15 @@ def _divisions(name: str, value: str) -> tuple[int, ...]:
     if not value.startswith("["):
         return (_power_of_two(name, value),) * DIVISIONS
     table = [0] * DIVISIONS
-    last = None
-    for entry in _entries(name, value):
+    last = 0
+    for count, entry in enumerate(_entries(name, value)):
         bound, _, divisions = entry.partition(":")
         into = 0 if divisions == "0" else _power_of_two(name, divisions)
         if bound == ">":
-            begin = 0 if last is None else last + 1
-            table[begin:] = [into] * (DIVISIONS - begin)
+            table[last + 1 :] = [into] * (DIVISIONS - last - 1)  # alone it leaves out the sizes below 2 MiB
             continue
         index = min(_power_of_two(name, bound).bit_length() - 1, DIVISIONS - 1)
-        if last is None:
+        if count == 0:
             table[:index] = [into] * index
         table[index] = into
         last = index
@@ -176,7 +177,7 @@ def _divisions(name: str, value: str) -> tuple[int, ...]:
 def _entries(name: str, value: str) -> Sequence[str]:
     if not value.endswith("]"):
         raise UsageError(f"PYTORCH_ALLOC_CONF: {name} is {value!r}; the closing bracket is missing")
-    return value[1:-1].split(",")
+    return value[1:-1].removesuffix(",").split(",")
 
 
 def _power_of_two(name: str, value: str) -> int:
@@ -186,11 +187,15 @@ def _power_of_two(name: str, value: str) -> int:
     return number
 
 
-def _consistent(settings: Settings) -> Settings:
-    large, most = settings.large_segment_size_bytes, settings.max_split_size_bytes
-    if most is not None and most < large:
-        raise UsageError(f"PYTORCH_ALLOC_CONF: max_split_size_mb is {most // MIB}; at least {large // MIB} is wanted")
-    return settings
+def _check_bounds(settings: Settings, named: Container[str]) -> None:
+    """Those that options have by themselves, and by the size of large segments."""
+    large = settings.large_segment_size_bytes
+    if large <= 10 * MIB:
+        raise UsageError(f"PYTORCH_ALLOC_CONF: large_segment_size_mb is {large // MIB}; more than 10 is wanted")
+    for option in ("max_split_size_mb", "max_non_split_rounding_mb"):
+        field, _ = _PARSERS[option]
+        if field in named and (value := getattr(settings, field)) < large:
+            raise UsageError(f"PYTORCH_ALLOC_CONF: {option} is {value // MIB}; at least {large // MIB} is wanted")
 
 
 _PARSERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
