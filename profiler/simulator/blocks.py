@@ -54,14 +54,14 @@ class Pool:
 
     def remove(self, block: Block) -> None:
         # A tuple's beginning sorts before the whole.
-        del self.free[bisect_left(self.free, (block.size, block.tie, block.address))]  # type: ignore[type-var]
+        del self.free[bisect_left(self.free, (block.size, block.tie, block.address))]
 
     def first_of(self, size: int) -> int:
         """Where the free blocks of this size or above begin."""
-        return bisect_left(self.free, (size,))  # type: ignore[type-var]
+        return bisect_left(self.free, (size,))
 
     def add_unmapped(self, block: Block) -> None:
         insort(self.unmapped, (block.address, block))
 
     def remove_unmapped(self, block: Block) -> None:
-        del self.unmapped[bisect_left(self.unmapped, (block.address,))]  # type: ignore[type-var]
+        del self.unmapped[bisect_left(self.unmapped, (block.address,))]

@@ -1,16 +1,12 @@
 """Plain transformers on a phantom do what they did on hardware: event by event, block by block.
 
-The recordings are PyTorch memory snapshots of other people's training scripts on real GPUs, under torch 2.6, without
-their stack frames.  They aren't ours to publish: NOOOM_RECORDINGS names a folder that has them.  ``plain_transformer.py``
-is written after what they show.
+The recordings are PyTorch memory snapshots of other people's training scripts on real GPUs, under torch 2.6.
+``plain_transformer.py`` is written after what they show.
 """
 
 from __future__ import annotations
 
-import functools
-import gzip
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +16,12 @@ from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("plain_transformer.py")
-RECORDINGS = Path(os.environ.get("NOOOM_RECORDINGS") or "/no such folder")
+from tests.support import recordings
+from tests.support.recordings import recorded
 
-pytestmark = pytest.mark.skipif(
-    not RECORDINGS.is_dir(), reason="no recordings of real allocators: NOOOM_RECORDINGS names no folder"
-)
+PROGRAM = Path(__file__).with_name("plain_transformer.py")
+
+pytestmark = recordings.needed
 
 
 @dataclass(frozen=True)
@@ -99,12 +95,6 @@ def played(cuda_python: str, phantom_nooom_in: Callable[..., Any], tmp_path_fact
         return {name: found for part in both.map(on, (H100, A100)) for name, found in part.items()}
 
 
-@functools.cache
-def _recorded(name: str) -> dict[str, Any]:
-    with gzip.open(RECORDINGS / f"{name}.json.gz") as file:
-        return dict(json.load(file))
-
-
 Event = tuple[str, int, int]
 BEFORE = -1
 """In the place of an allocation's number: it was made before the window."""
@@ -173,7 +163,7 @@ def requested_peak(found: Mapping[str, Any]) -> int:
 def test_every_event_is_the_recordings(played: Played, name: str) -> None:
     """Blocks given out and freed, segments taken and given back: in order, with sizes, each free with its allocation."""
     ours, caches = caches_in_order(stream(played[SAME_AGAIN.get(name, name)]["events"]))
-    theirs, _ = caches_in_order(stream(_recorded(name)["events"]))
+    theirs, _ = caches_in_order(stream(recorded(name)["events"]))
     assert caches == CACHES_FREED.get(name, 0)
     assert next((pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]), None) is None
     assert len(ours) == len(theirs)
@@ -181,7 +171,7 @@ def test_every_event_is_the_recordings(played: Played, name: str) -> None:
 
 @pytest.mark.parametrize("name", WINDOWS)
 def test_the_memorys_map_and_the_peaks_are_the_recordings(played: Played, name: str) -> None:
-    ours, theirs = played[SAME_AGAIN.get(name, name)], _recorded(name)
+    ours, theirs = played[SAME_AGAIN.get(name, name)], recorded(name)
     assert reserved_peak(ours) == reserved_peak(theirs)
     assert requested_peak(ours) == requested_peak(theirs)
     assert (blocks(ours) == blocks(theirs)) == (name not in FALLING_ADDRESSES)
@@ -197,7 +187,7 @@ def _sizes(found: Mapping[str, Any]) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: " ".join(run.windows))
 def test_what_measure_says_was_reserved_is_the_recordings(played: Played, run: Run) -> None:
     process = played[run.windows[0]]["process"]
-    assert process["max_reserved_bytes"] == max(reserved_peak(_recorded(name)) for name in run.windows)
+    assert process["max_reserved_bytes"] == max(reserved_peak(recorded(name)) for name in run.windows)
 
 
 def _asked(found: Mapping[str, Any]) -> Counter[int]:
@@ -210,7 +200,7 @@ def test_as_written_torch_now_copies_gradients_where_it_reduced_in_pieces(played
     Until 2.6 the features were outermost: the largest logit (pairs of a value and a place) and the sum of the
     exponentials for each of 512 tokens, the 65 norms' gradients, and the gradient that reaches the embedding.
     """
-    now, then = _asked(played["rec08, as written"]), _asked(_recorded("rec08"))
+    now, then = _asked(played["rec08, as written"]), _asked(recorded("rec08"))
     tokens, parts_of_logits, parts_of_features = 4 * 128, 157 * 128, 20 * 256
     assert then - now == {
         tokens * parts_of_logits * 16: 1,
@@ -224,6 +214,6 @@ def test_as_written_torch_now_copies_gradients_where_it_reduced_in_pieces(played
 
 def test_as_written_torch_now_makes_no_slice_of_a_colon(played: Played) -> None:
     """``logits[:, -1, :]`` had three gradients in each of three steps, of which one was needed."""
-    now, then = _asked(played["rec28, as written"]), _asked(_recorded("rec28"))
+    now, then = _asked(played["rec28, as written"]), _asked(recorded("rec28"))
     assert then - now == {10 * 100 * 10_000 * 4: 3, 10 * 10_000 * 4: 3}
     assert not now - then
