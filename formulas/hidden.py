@@ -108,6 +108,41 @@ def row_sum_bytes(rows: int, columns: int, sms: int, max_threads_per_sm: int) ->
     return _FLOAT32 * columns * shared * 32 * vector, _FLOAT32 * grid
 
 
+def reduction_bytes(
+    outputs: int, inputs: int, *, value_bytes: int, sms: int, max_threads_per_sm: int
+) -> tuple[int, ...]:
+    """Partial results where so few rows are reduced that several blocks share one (``native/cuda/Reduce.cuh``).
+
+    For neighbours in memory, ``inputs`` of them to each of ``outputs`` results, that are reduced to one value of
+    ``value_bytes``: 4 for a sum in fp32, 16 for argmax, which keeps an index, and for a variance, which keeps a count.
+    """
+    along = inputs // 4 if outputs == 1 and inputs > 128 else inputs  # four at a time where there is one row
+    wide, high = _power_of_two(min(along, 512)), _power_of_two(min(outputs, 512))
+    width = min(wide, 32)
+    height = min(high, 512 // width)
+    width = min(wide, 512 // height)
+    values = math.ceil(inputs / width)
+    shares = values >= height * 16 or values >= 256
+    if not shares:
+        return ()
+    values = math.ceil(values / height)
+    places = sms * (max_threads_per_sm // (width * height))
+    if values < 256 or outputs > places:
+        return ()
+    blocks = max(min(math.ceil(places / outputs), math.ceil(values / 16)), math.ceil(values / 256))
+    return (value_bytes * outputs * blocks, 4 * outputs) if blocks > 1 else ()
+
+
+def radix_sort_bytes(elements: int, largest: int) -> int:
+    """CUB's scratch to sort 64-bit keys up to ``largest`` with 64-bit values (``cub``, ``dispatch_radix_sort``).
+
+    A second copy of keys and values, and for each 8 bits a histogram and each block's part of it.
+    """
+    passes = math.ceil(largest.bit_length() / 8)
+    blocks = math.ceil(elements / 3840)
+    return 2 * _rounded(elements * _INT64, 256) + passes * 256 * _INT64 + blocks * 256 * 4 + 256 + 255
+
+
 def embedding_backward_bytes(tokens: int, vocabulary: int, width: int) -> int:
     """The fp32 partial sums of an embedding's gradient, above 3072 tokens; sorting the indices takes some more.
 
@@ -140,6 +175,11 @@ def safe_softmax_bytes(elements: int) -> int:
 def multinomial_bytes(rows: int, vocabulary: int) -> int:
     """One exponential draw for each probability, in fp32, to draw one token a row."""
     return rows * vocabulary * _FLOAT32
+
+
+def _power_of_two(size: int) -> int:
+    """The largest that is not above it."""
+    return 1 << (size.bit_length() - 1)
 
 
 def _rounded(size: int, to: int) -> int:

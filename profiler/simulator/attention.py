@@ -124,7 +124,7 @@ def _flash(
     width = query.shape[-1]
     scale = 1.0 / math.sqrt(width) if scale is None else scale
     padded = [_padded(tensor) for tensor in (query, key, value)]
-    out: torch.Tensor = _aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=scale)[0]
+    out = _first(_aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=scale))
     return out if out.shape[-1] == width else out[..., :width]
 
 
@@ -145,10 +145,21 @@ def _efficient(
     trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     if mask is not None:
         mask = _mask(mask, query, key)
-    out: torch.Tensor = _aten._scaled_dot_product_efficient_attention(
-        query, key, value, mask, trains, dropout_p, is_causal, scale=scale
-    )[0]
-    return out
+    return _first(
+        _aten._scaled_dot_product_efficient_attention(
+            query, key, value, mask, trains, dropout_p, is_causal, scale=scale
+        )
+    )
+
+
+def _first(results: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The others are let go as C++ does it: from the first on, which a tuple does from the last on."""
+    others = list(results[:0:-1])
+    first = results[0]
+    del results
+    while others:
+        others.pop()
+    return first
 
 
 def _mask(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,9 +11,11 @@ from torch.nn import functional
 from nooom.formulas.gpus import GPU
 from nooom.profiler.known_values import KnownValues
 from nooom.profiler.simulator.attention import attend
+from nooom.profiler.simulator.memory import Memory
 
-_sdpa: Any = functional.scaled_dot_product_attention
 _DRAWN = frozenset(("uniform_", "normal_", "bernoulli_", "exponential_", "kaiming_uniform_", "trunc_normal_"))
+_MAKES = frozenset(("tensor", "as_tensor", "asarray"))
+"""Calls that make a tensor of what lies on the host, which no operation is."""
 
 
 class Functions(KnownValues):
@@ -20,11 +23,13 @@ class Functions(KnownValues):
 
     Args:
         gpu: whose choices are made.
+        memory: where a tensor is allocated that no operation makes.
         casted: ``casted(func, args, kwargs)`` gives the arguments as autocast would make them.
     """
 
-    def __init__(self, gpu: GPU, casted: Any = None) -> None:
+    def __init__(self, gpu: GPU, memory: Memory, casted: Any = None) -> None:
         super().__init__("meta")
+        self._memory = memory
         self._capability = gpu.compute_capability
         self._casted = casted
 
@@ -33,9 +38,42 @@ class Functions(KnownValues):
     ) -> Any:
         if self._casted is not None:
             args, kwargs = self._casted(func, args, kwargs or {})
-        if func is _sdpa and args and args[0].device.type == "meta":
-            return attend(self._capability, *args, **(kwargs or {}))
+        on_gpu = bool(args) and isinstance(args[0], torch.Tensor) and args[0].device.type == "meta"
+        if on_gpu and func in _CHOICES:
+            return _CHOICES[func](self._capability, *args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if name in _DRAWN and args and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
             return args[0]  # nobody reads the values: an adapter that is drawn on the host takes a second otherwise
-        return super().__torch_function__(func, types, args, kwargs)
+        if name == "__setitem__" and on_gpu and not isinstance(args[2], torch.Tensor):
+            with self._memory.unwatched():  # the number stays on the host
+                return super().__torch_function__(func, types, args, kwargs)
+        out = super().__torch_function__(func, types, args, kwargs)
+        if name in _MAKES and isinstance(out, torch.Tensor) and out.device.type == "meta":
+            self._memory.hold(out)
+        return out
+
+
+def _dropout(
+    _capability: Any, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> torch.Tensor:
+    """One kernel, that keeps a mask of booleans."""
+    if training and 0 < p < 1 and input.numel() and not inplace:
+        out: torch.Tensor = torch.ops.aten.native_dropout(input, p, True)[0]
+        return out
+    return functional.dropout(input, p, training, inplace)
+
+
+def _rms_norm(
+    _capability: Any, input: torch.Tensor, normalized_shape: list[int], weight: Any = None, eps: float | None = None
+) -> torch.Tensor:
+    """One kernel, that keeps a number a row."""
+    out: torch.Tensor = torch.ops.aten._fused_rms_norm(input, normalized_shape, weight, eps)[0]
+    return out
+
+
+_CHOICES: dict[Any, Callable[..., torch.Tensor]] = {
+    functional.scaled_dot_product_attention: attend,
+    functional.dropout: _dropout,
+    functional.rms_norm: _rms_norm,
+}
+"""What CUDA does otherwise than meta tensors' own code, by the function that is called."""

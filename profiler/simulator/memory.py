@@ -7,7 +7,8 @@ Python hold and let go of the same objects.  The death of one is told by a weak 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -39,6 +40,7 @@ class Memory:
         self._held: dict[int, tuple[int, int, Any]] = {}
         self._sizes: dict[int, tuple[int, int]] = {}
         self.changes: list[Change] = []
+        self._watched = True
         self.operation: int | None = None
         """The number of the operation that runs."""
 
@@ -47,8 +49,19 @@ class Memory:
         held = self._held.get(_storage_id(tensor))
         return held is not None and held[1] == tensor.untyped_storage().nbytes()
 
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """What is made meanwhile, and does not outlast it, takes nothing."""
+        watched, self._watched = self._watched, False
+        try:
+            yield
+        finally:
+            self._watched = watched
+
     def hold(self, tensor: torch.Tensor) -> None:
         """A tensor that an operation returned: a new storage is allocated, one of before is what it was."""
+        if not self._watched:
+            return
         key = _storage_id(tensor)
         held = self._held.get(key)
         if held is not None:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
+import torch
 import torch.optim.optimizer as optimizers
 import torch.utils._foreach_utils as foreach
 
 
 @contextmanager
 def patched() -> Iterator[None]:
-    """Optimizers have fused and foreach steps for meta tensors, as for CUDA's."""
+    """Optimizers have fused and foreach steps for meta tensors, as for CUDA's; models are initialised there as well."""
 
     def with_meta(devices: Any) -> Any:
         return lambda: [*devices(), "meta"]
 
     fused, several = foreach._get_fused_kernels_supported_devices, foreach._get_foreach_kernels_supported_devices
+    # transformers leaves out the initialisation of models on meta, which it loads later.
+    modeling = sys.modules.get("transformers.modeling_utils")
+    where = "get_torch_context_manager_or_global_device"
     with (
+        patch.object(modeling, where, lambda: torch.device("cuda")) if hasattr(modeling, where) else nullcontext(),
         patch.object(foreach, "_get_fused_kernels_supported_devices", with_meta(fused)),
         patch.object(foreach, "_get_foreach_kernels_supported_devices", with_meta(several)),
         patch.object(optimizers, "_get_fused_kernels_supported_devices", with_meta(fused)),

@@ -9,6 +9,7 @@ import torch
 
 from nooom.formulas.gpus import GPU
 from nooom.profiler.instruments import Reading
+from nooom.profiler.simulator.autocast import CudaAutocast
 from nooom.profiler.simulator.functions import Functions
 from nooom.profiler.simulator.kernels import Kernels
 from nooom.profiler.simulator.memory import Allocator, Memory
@@ -32,11 +33,13 @@ class Trace:
         self._memory = Memory(allocator)
         self._kernels = Kernels(gpu)
         self._ledger = Ledger()
-        self._functions = Functions(gpu)
+        self._autocast = CudaAutocast()
+        self._functions = Functions(gpu, self._memory, self._autocast.casted)
         self._tracer = MetaTracer(self._journal, self._memory, self._kernels, self.take)
         self._stack = ExitStack()
 
     def __enter__(self) -> Trace:
+        self._stack.enter_context(self._autocast)
         self._stack.enter_context(patched())
         self._stack.enter_context(self._tracer)
         self._stack.enter_context(self._functions)

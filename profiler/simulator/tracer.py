@@ -62,16 +62,10 @@ class MetaTracer(Tracer):
         memory.operation = number
         needs = asks(func, args, kwargs, out) if asks is not None else None
         if needs is not None:
-            for size in needs.first:
-                memory.give(memory.take(size))
-        scratch = [memory.take(size) for size in needs.before] if needs is not None else []
-        for tensor in new:
-            memory.hold(tensor)
-        if needs is not None:
-            self._kernels.keep(needs, memory)
-            scratch += [memory.take(size) for size in needs.during]
-            for address in scratch:
-                memory.give(address)
+            self._kernels.play(needs, made, memory)
+        else:
+            for tensor in new:
+                memory.hold(tensor)
         memory.operation = None
         operation.outputs = tuple(self._outputs(out))
         if func in _CASTS:

@@ -13,8 +13,7 @@ import torch
 from torch.nn.modules import module as hooks
 
 _TORCH = str(Path(torch.__file__).parent)
-_HERE = str(Path(__file__).parent)
-_ANSWERS = str(Path(__file__).parent.parent / "known_values.py")
+_HERE = str(Path(__file__).parent.parent)
 
 
 class Place(NamedTuple):
@@ -106,7 +105,7 @@ def _site() -> str | None:
     frame: Any = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith((_TORCH, _HERE)) and name != _ANSWERS and not name.startswith("<"):
+        if not name.startswith((_TORCH, _HERE)) and not name.startswith("<"):
             return f"{'/'.join(name.split('/')[-2:])}:{frame.f_lineno}"
         frame = frame.f_back
     return None
