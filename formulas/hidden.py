@@ -78,19 +78,30 @@ def efficient_forward_bytes(
 
 
 def efficient_backward_bytes(
-    batch: int, heads: int, queries: int, head_dim: int, element_bytes: int
+    batch: int, heads: int, queries: int, head_dim: int, element_bytes: int, *, keys: int = 0, value_dim: int = 0
 ) -> tuple[int, ...]:
     """Row sums, and the query's gradient in fp32 with counters for each 64 or 128 rows, as heads are wide.
 
-    ``transformers/cuda/attention_backward.cu``.  An fp32 input takes the product and its sums in two steps.
+    ``transformers/cuda/attention_backward.cu``.  An fp32 input takes the product and its sums in two steps.  Heads wider
+    than 128 don't fit into registers: the gradients of keys and values get places to be added up in as well, one for
+    each part that the keys are divided in.  ``keys`` and ``value_dim`` are the queries' where they are not given.
     """
     rows = batch * heads * queries
+    keys, value_dim = keys or queries, value_dim or head_dim
     width = 64 if head_dim <= 64 else 128
     counters = 16 * math.ceil(queries / width)
     workspace = batch * heads * (_rounded(queries, 64) * width * _FLOAT32 + counters)
     sums = (rows * _FLOAT32,)
     if element_bytes == _FLOAT32:
         sums = (rows * head_dim * _FLOAT32, rows * _FLOAT32, *(sums if batch * heads > 1 else ()))
+    elif max(head_dim, value_dim) > 128:
+        parts = math.ceil(keys / 64)
+        if batch * heads >= 256 and keys <= 128:
+            parts = 1
+        parts = max(min(parts, 200 // (batch * heads)), 1)
+        tiles = math.ceil(queries / 128) * math.ceil(head_dim / 64)
+        added = parts * 64 * (_rounded(head_dim, 128) + _rounded(value_dim, 128)) * _FLOAT32
+        workspace = batch * heads * (tiles * (128 * 64 * _FLOAT32 + 16) + added)
     return (*sums, workspace)
 
 
@@ -141,6 +152,12 @@ def radix_sort_bytes(elements: int, largest: int) -> int:
     passes = math.ceil(largest.bit_length() / 8)
     blocks = math.ceil(elements / 3840)
     return 2 * _rounded(elements * _INT64, 256) + passes * 256 * _INT64 + blocks * 256 * 4 + 256 + 255
+
+
+def scan_bytes(elements: int, element_bytes: int) -> int:
+    """CUB's scratch for a running sum along one row: a state for each tile of 7 KiB, and 32 more (``cub``, scan)."""
+    tiles = math.ceil(elements * element_bytes / 7168)
+    return 256 + _rounded((tiles + 32) * 2 * element_bytes, 256) + 255
 
 
 def embedding_backward_bytes(tokens: int, vocabulary: int, width: int) -> int:

@@ -71,9 +71,20 @@ def _rms_norm(
     return out
 
 
+def _softmax(
+    _capability: Any, input: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> torch.Tensor:
+    """From half precision to single without a copy in between."""
+    if input.dtype == torch.float16 and dtype == torch.float32 and dim is not None:
+        out: torch.Tensor = torch.ops.aten._softmax(input, dim, True)
+        return out
+    return functional.softmax(input, dim, _stacklevel, dtype)
+
+
 _CHOICES: dict[Any, Callable[..., torch.Tensor]] = {
     functional.scaled_dot_product_attention: attend,
     functional.dropout: _dropout,
+    functional.softmax: _softmax,
     functional.rms_norm: _rms_norm,
 }
 """What CUDA does otherwise than meta tensors' own code, by the function that is called."""

@@ -7,6 +7,7 @@ operation takes them, and when.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -127,7 +128,9 @@ def _efficient(kernels: Kernels, args: tuple[Any, ...], _kwargs: Mapping[str, An
 def _efficient_backward(kernels: Kernels, args: tuple[Any, ...], _kwargs: Mapping[str, Any], _out: Any) -> Needs | None:
     query = args[1]
     batch, heads, queries, width = query.shape
-    sizes = hidden.efficient_backward_bytes(batch, heads, queries, width, query.element_size())
+    sizes = hidden.efficient_backward_bytes(
+        batch, heads, queries, width, query.element_size(), keys=args[2].shape[2], value_dim=args[3].shape[-1]
+    )
     return Needs((RESULT, RESULT, RESULT, *sizes, *range(-1, -len(sizes) - 1, -1)))
 
 
@@ -175,8 +178,10 @@ def _reduction(value_bytes: int | None) -> Rule:
 
     def rule(kernels: Kernels, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Needs | None:
         source, result = args[0], out[0] if isinstance(out, tuple) else out
-        if source.device.type != "meta" or (result.dim() and result.shape[-1:] == source.shape[-1:]):
+        if source.device.type != "meta":
             return None
+        if result.dim() and result.shape[-1:] == source.shape[-1:]:
+            return _column_sum(kernels, args, kwargs, out) if value_bytes == 4 else None
         sizes = _reduced(kernels, source, result, value_bytes or source.element_size())
         results = (RESULT,) * (len(out) if isinstance(out, tuple) else 1)
         return Needs((*results, *sizes)) if sizes else None
@@ -185,7 +190,8 @@ def _reduction(value_bytes: int | None) -> Rule:
 
 
 def _softmax_backward(kernels: Kernels, args: tuple[Any, ...], _kwargs: Mapping[str, Any], out: Any) -> Needs | None:
-    return Needs((hidden.softmax_backward_bytes(args[0].numel()),))
+    product = hidden.softmax_backward_bytes(args[0].numel())
+    return Needs((product,) if out.dtype == args[0].dtype else (RESULT, product))
 
 
 def _multinomial(kernels: Kernels, args: tuple[Any, ...], _kwargs: Mapping[str, Any], out: Any) -> Needs | None:
@@ -307,7 +313,38 @@ def _index(kernels: Kernels, args: tuple[Any, ...], _kwargs: Mapping[str, Any], 
     return Needs(tuple(index.numel() * 8 for index in spread if not index.is_contiguous()))
 
 
+def _index_put(kernels: Kernels, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Needs | None:
+    """Where values are added up, places are sorted first, so that equal ones meet (``native/cuda/Indexing.cu``)."""
+    indices = [index for index in args[1] if index is not None]
+    adds = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    if not adds or any(index.dtype == torch.bool for index in indices):
+        return None
+    places, each = math.prod(out.shape[: len(args[1])]), 8 * torch.broadcast_tensors(*indices)[0].numel()
+    sort = hidden.radix_sort_bytes(each // 8, places)
+    # First the smallest and the largest index are looked at.
+    checks = (8, 8, 1, -3, 1, -4, -1, -2)
+    return Needs((RESULT, *checks, each, each, -5, each, each, each, sort, -10))
+
+
+def _sort(kernels: Kernels, args: tuple[Any, ...], _kwargs: Mapping[str, Any], out: Any) -> Needs | None:
+    keys = args[0]
+    if keys.dim() != 1 or keys.element_size() != 8 or keys.dtype.is_floating_point:
+        return None
+    count = keys.numel()
+    places = (RESULT, RESULT, 8 * count)
+    # A row that fits into one block is sorted there.
+    return Needs(places if count <= 4096 else (*places, hidden.radix_sort_bytes(count, (1 << 64) - 1)))
+
+
+def _scan(kernels: Kernels, args: tuple[Any, ...], _kwargs: Mapping[str, Any], out: Any) -> Needs | None:
+    return Needs((RESULT, hidden.scan_bytes(out.numel(), out.element_size()))) if out.dim() == 1 else None
+
+
 RULES: dict[Any, Rule] = {
+    _aten.index_put.default: _index_put,
+    _aten.sort.default: _sort,
+    _aten.sort.stable: _sort,
+    _aten.cumsum.default: _scan,
     _aten.index.Tensor: _index,
     **dict.fromkeys((_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default), _product),
     _aten._scaled_dot_product_flash_attention.default: _flash,
