@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import torch
 from torch.nn import functional
@@ -18,19 +19,23 @@ _MAKES = frozenset(("tensor", "as_tensor", "asarray"))
 """Calls that make a tensor of what lies on the host, which no operation is."""
 
 
+Choices: TypeAlias = Mapping[Any, Callable[..., torch.Tensor]]
+"""What a device does otherwise than meta tensors' own code, by the function that is called."""
+
+
 class Functions(KnownValues):
     """Watches calls of torch while a dry run lasts, in the backward pass too.
 
     Args:
-        gpu: whose choices are made.
+        choices: of the device.
         memory: where a tensor is allocated that no operation makes.
         casted: ``casted(func, args, kwargs)`` gives the arguments as autocast would make them.
     """
 
-    def __init__(self, gpu: GPU, memory: Memory, casted: Any = None) -> None:
+    def __init__(self, choices: Choices, memory: Memory, casted: Any = None) -> None:
         super().__init__("meta")
         self._memory = memory
-        self._capability = gpu.compute_capability
+        self._choices = choices
         self._casted = casted
 
     def __torch_function__(
@@ -39,8 +44,8 @@ class Functions(KnownValues):
         if self._casted is not None:
             args, kwargs = self._casted(func, args, kwargs or {})
         on_gpu = bool(args) and isinstance(args[0], torch.Tensor) and args[0].device.type == "meta"
-        if on_gpu and func in _CHOICES:
-            return _CHOICES[func](self._capability, *args, **(kwargs or {}))
+        if on_gpu and func in self._choices:
+            return self._choices[func](*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if name in _DRAWN and args and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
             return args[0]  # nobody reads the values: an adapter that is drawn on the host takes a second otherwise
@@ -88,3 +93,8 @@ _CHOICES: dict[Any, Callable[..., torch.Tensor]] = {
     functional.rms_norm: _rms_norm,
 }
 """What CUDA does otherwise than meta tensors' own code, by the function that is called."""
+
+
+def choices(gpu: GPU) -> Choices:
+    """The GPU's."""
+    return {func: functools.partial(choice, gpu.compute_capability) for func, choice in _CHOICES.items()}

@@ -43,6 +43,7 @@ class DryRunInstrument:
         import torch
 
         os.environ["ACCELERATE_TORCH_DEVICE"] = self.torch_device
+        from nooom.profiler.simulator.target import cuda
         from nooom.profiler.simulator.trace import Trace
 
         self.allocator = CachingAllocator(
@@ -52,7 +53,7 @@ class DryRunInstrument:
             total_bytes=self._gpu.total_bytes,
             context_bytes=self._gpu.context_bytes or 0,
         )
-        self._trace = self._stack.enter_context(Trace(self._gpu, self.allocator))
+        self._trace = self._stack.enter_context(Trace(cuda(self._gpu), self.allocator))
         self._start_bytes = self.allocator.allocated_bytes
         self.allocator.reset_peaks()
 

@@ -10,25 +10,30 @@ from unittest.mock import patch
 
 import torch
 import torch.optim.optimizer as optimizers
-import torch.utils._foreach_utils as foreach
+import torch.utils._foreach_utils as foreach_utils
 
 
 @contextmanager
-def patched() -> Iterator[None]:
-    """Optimizers have fused and foreach steps for meta tensors, as for CUDA's; models are initialised there as well."""
+def patched(*, foreach: bool = True) -> Iterator[None]:
+    """Optimizers have fused and foreach steps for meta tensors, as for CUDA's; models are initialised there as well.
+
+    Args:
+        foreach: whether optimizers take many tensors at once where nobody says, which they don't on CPUs.
+    """
 
     def with_meta(devices: Any) -> Any:
         return lambda: [*devices(), "meta"]
 
-    fused, several = foreach._get_fused_kernels_supported_devices, foreach._get_foreach_kernels_supported_devices
+    fused = foreach_utils._get_fused_kernels_supported_devices
+    several = foreach_utils._get_foreach_kernels_supported_devices
     # transformers leaves out the initialisation of models on meta, which it loads later.
     modeling = sys.modules.get("transformers.modeling_utils")
     where = "get_torch_context_manager_or_global_device"
     with (
         patch.object(modeling, where, lambda: torch.device("cuda")) if hasattr(modeling, where) else nullcontext(),
-        patch.object(foreach, "_get_fused_kernels_supported_devices", with_meta(fused)),
-        patch.object(foreach, "_get_foreach_kernels_supported_devices", with_meta(several)),
+        patch.object(foreach_utils, "_get_fused_kernels_supported_devices", with_meta(fused)),
+        patch.object(foreach_utils, "_get_foreach_kernels_supported_devices", with_meta(several)),
         patch.object(optimizers, "_get_fused_kernels_supported_devices", with_meta(fused)),
-        patch.object(optimizers, "_get_foreach_kernels_supported_devices", with_meta(several)),
+        patch.object(optimizers, "_get_foreach_kernels_supported_devices", with_meta(several) if foreach else several),
     ):
         yield

@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 
-from nooom.formulas.gpus import GPU
 from nooom.profiler.instruments import Reading
 from nooom.profiler.simulator.autocast import CudaAutocast
 from nooom.profiler.simulator.functions import Functions
-from nooom.profiler.simulator.kernels import Kernels
 from nooom.profiler.simulator.memory import Allocator, Memory
 from nooom.profiler.simulator.patches import patched
+from nooom.profiler.simulator.target import Target
 from nooom.profiler.simulator.tracer import MetaTracer
 from nooom.profiler.tracer.journal import Journal
 from nooom.profiler.tracer.ledger import Ledger
@@ -24,23 +23,23 @@ class Trace:
     """Watches one program on meta tensors.
 
     Args:
-        gpu: whose choices and kernels it gets.
+        target: the device that is played.
         allocator: that takes what they would take.
     """
 
-    def __init__(self, gpu: GPU, allocator: Allocator) -> None:
+    def __init__(self, target: Target, allocator: Allocator) -> None:
+        self._target = target
         self._journal = Journal()
         self._memory = Memory(allocator)
-        self._kernels = Kernels(gpu)
         self._ledger = Ledger()
         self._autocast = CudaAutocast()
-        self._functions = Functions(gpu, self._memory, self._autocast.casted)
-        self._tracer = MetaTracer(self._journal, self._memory, self._kernels, self.take)
+        self._functions = Functions(target.choices, self._memory, self._autocast.casted)
+        self._tracer = MetaTracer(self._journal, self._memory, target.kernels, self.take)
         self._stack = ExitStack()
 
     def __enter__(self) -> Trace:
         self._stack.enter_context(self._autocast)
-        self._stack.enter_context(patched())
+        self._stack.enter_context(patched(foreach=self._target.foreach))
         self._stack.enter_context(self._tracer)
         self._stack.enter_context(self._functions)
         warm = torch.ones((8, 8), device="meta")
