@@ -67,6 +67,11 @@ class SegmentState:
     blocks: tuple[BlockState, ...]
 
 
+def in_steps(size: int) -> int:
+    """Rounded up to what PyTorch makes its own segments of, which is also what the driver gives memory in."""
+    return size + -size % SEGMENT_STEP
+
+
 class CachingAllocator:
     """One device's allocator.
 
@@ -100,6 +105,8 @@ class CachingAllocator:
         self.peak_allocated_bytes = self.peak_requested_bytes = self.peak_reserved_bytes = 0
         self.retries = self.ooms = 0
         self._capacity = capacity_bytes
+        self._taken = 0
+        """Of the device: what is reserved, in the driver's steps."""
         self._record = record
         self._by_registration = order is Order.REGISTRATION
         self._allowed = self._allowed_bytes()
@@ -241,7 +248,7 @@ class CachingAllocator:
             return SMALL_SEGMENT
         if size < LEAST_OWN_SEGMENT:
             return self.settings.large_segment_size_bytes
-        return -(-size // SEGMENT_STEP) * SEGMENT_STEP
+        return in_steps(size)
 
     # The rest is the allocator's own business, and that of expandable.py.
 
@@ -258,20 +265,22 @@ class CachingAllocator:
 
     def new_addresses(self, size: int) -> int:
         address = self._next_address
-        self._next_address += size + -size % SEGMENT_STEP
+        self._next_address += in_steps(size)
         return address
 
     def has_room(self, size: int) -> bool:
         """Whether the device has so much left."""
-        return self._capacity is None or self.reserved_bytes + size <= self._capacity
+        return self._capacity is None or self._taken + in_steps(size) <= self._capacity
 
     def reserve(self, action: str, address: int, size: int) -> None:
         """More is reserved, or less, by the action's name."""
         if action in ("segment_alloc", "segment_map"):
             self.reserved_bytes += size
+            self._taken += in_steps(size)
             self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
         else:
             self.reserved_bytes -= size
+            self._taken -= in_steps(size)
         if self._record is not None:
             self._record(action, address, size)
 
@@ -384,7 +393,7 @@ class CachingAllocator:
                 self._release(block)
 
     def _out_of_memory(self, size: int) -> OutOfMemory:
-        free = 0 if self._capacity is None else self._capacity - self.reserved_bytes
+        free = 0 if self._capacity is None else self._capacity - self._taken
         if self._record is not None:
             self._record("oom", free, size)
         self.ooms += 1
@@ -395,7 +404,7 @@ class CachingAllocator:
                 tried_bytes=tried,
                 total_bytes=self.total_bytes or 0,
                 free_bytes=free,
-                used_bytes=self.context_bytes + self.reserved_bytes,
+                used_bytes=self.context_bytes + self._taken,
                 allowed_bytes=self._allowed,
                 allocated_bytes=self.allocated_bytes,
                 reserved_bytes=self.reserved_bytes,

@@ -40,7 +40,7 @@ RUNS = (
     ("per_process_memory_fraction:0.25", 25 * GIB, 4 * GIB),
     ("expandable_segments:True,per_process_memory_fraction:0.2,garbage_collection_threshold:0.5", 18 * GIB, 2 * GIB),
     ("expandable_segments:True,max_split_size_mb:64,roundup_power2_divisions:4", 90 * GIB, 8 * GIB),
-    ("large_segment_size_mb:32", 30 * GIB, GIB),
+    ("large_segment_size_mb:11", 90 * GIB, 8 * GIB),
     ("large_segment_size_mb:16,expandable_segments:True", 80 * GIB, 4 * GIB),
 )
 IDS = [f"{settings or 'as it is'}, {alive // GIB}" for settings, alive, _ in RUNS]
