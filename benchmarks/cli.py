@@ -175,6 +175,41 @@ def validate(
 
 
 @app.command()
+def replay(
+    snapshot: Annotated[Path, typer.Argument(metavar="SNAPSHOT", help="of torch.cuda.memory._dump_snapshot, or JSON")],
+    *,
+    alloc_conf: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONF", help="other allocator settings, as PYTORCH_ALLOC_CONF; may be repeated"),
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="does it fit there? h100-80gb, a100-80gb, ...")] = None,
+    gpu_memory: _Capacity = None,
+    device_index: Annotated[
+        int | None, typer.Option(metavar="N", help="which device's events (none: the most)")
+    ] = None,
+    against: Annotated[Path | None, typer.Option(metavar="OTHER", help="a snapshot of before: what grew since")] = None,
+    as_json: _Json = False,
+) -> int:
+    """Replay a PyTorch memory snapshot through the simulated allocator, as it was set and under other settings.
+
+    Example: nooom replay snapshot.pickle --alloc-conf expandable_segments:True --gpu a100-80gb
+    """
+    from nooom.benchmarks.commands import replay as command
+
+    return command.replay(
+        command.Request(
+            snapshot=snapshot,
+            alloc_confs=alloc_conf or (),
+            gpu=gpu,
+            gpu_memory=gpu_memory,
+            device_index=device_index,
+            against=against,
+            as_json=as_json,
+        )
+    )
+
+
+@app.command()
 def calibrate(
     results: Annotated[
         list[Path] | None, typer.Argument(help="measurements.jsonl files or folders of them", show_default=False)
