@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from nooom.formulas.gpus import GPU, find
@@ -23,18 +24,29 @@ class DryRunInstrument:
         total_bytes: its capacity, where that is another than the table's.
         allocator: what would stand in PYTORCH_ALLOC_CONF.
         capped: whether memory ends where the GPU's does; otherwise there is room for anything.
+        snapshot: a file to write a memory snapshot to at the end, as PyTorch's own are.
     """
 
     name = "dryrun"
     torch_device = "meta"
 
-    def __init__(self, gpu: str, total_bytes: int | None = None, allocator: str = "", capped: bool = True) -> None:
+    def __init__(
+        self,
+        gpu: str,
+        total_bytes: int | None = None,
+        allocator: str = "",
+        capped: bool = True,
+        snapshot: str | None = None,
+    ) -> None:
         import dataclasses
 
         found = find(gpu)
         self._gpu: GPU = found if total_bytes is None else dataclasses.replace(found, total_bytes=total_bytes)
+        self._conf = allocator
         self._settings = Settings.parse(allocator)
         self._capped = capped
+        self._snapshot = snapshot
+        self._history: Any = None
         self._stack = ExitStack()
         self._trace: Any = None
 
@@ -46,14 +58,19 @@ class DryRunInstrument:
         from nooom.profiler.simulator.target import cuda
         from nooom.profiler.simulator.trace import Trace
 
+        if self._snapshot is not None:
+            from nooom.profiler.simulator.history import History
+
+            self._history = History()
         self.allocator = CachingAllocator(
             self._gpu.usable_bytes if self._capped else None,
             self._settings,
             order_for(torch.__version__),
             total_bytes=self._gpu.total_bytes,
             context_bytes=self._gpu.context_bytes or 0,
+            record=None if self._history is None else self._history.record,
         )
-        self._trace = self._stack.enter_context(Trace(cuda(self._gpu), self.allocator))
+        self._trace = self._stack.enter_context(Trace(cuda(self._gpu), self.allocator, self._history))
         self._start_bytes = self.allocator.allocated_bytes
         self.allocator.reset_peaks()
 
@@ -104,4 +121,6 @@ class DryRunInstrument:
         }
 
     def close(self) -> None:
+        if self._history is not None and self._trace is not None:
+            self._history.write(Path(self._snapshot), self.allocator, self._trace.known(), self._conf)
         self._stack.close()

@@ -14,6 +14,7 @@ from nooom.profiler.simulator.memory import Allocator, Memory
 from nooom.profiler.simulator.patches import patched
 from nooom.profiler.simulator.target import Target
 from nooom.profiler.simulator.tracer import MetaTracer
+from nooom.profiler.tracer.attribution import Vocabulary
 from nooom.profiler.tracer.journal import Journal
 from nooom.profiler.tracer.ledger import Ledger
 from nooom.profiler.tracer.reading import explained, scratch
@@ -25,13 +26,14 @@ class Trace:
     Args:
         target: the device that is played.
         allocator: that takes what they would take.
+        ledger: that follows it.
     """
 
-    def __init__(self, target: Target, allocator: Allocator) -> None:
+    def __init__(self, target: Target, allocator: Allocator, ledger: Ledger | None = None) -> None:
         self._target = target
         self._journal = Journal()
         self._memory = Memory(allocator)
-        self._ledger = Ledger()
+        self._ledger = Ledger() if ledger is None else ledger
         self._autocast = CudaAutocast()
         self._functions = Functions(target.choices, self._memory, self._autocast.casted)
         self._tracer = MetaTracer(self._journal, self._memory, target.kernels, self.take)
@@ -66,6 +68,13 @@ class Trace:
         self._tracer.owners.write_down()
         self.take()
         return explained(reading, self._ledger, self._tracer.owners)
+
+    def known(self) -> Vocabulary:
+        """What categories are told apart by, with everything that was written down taken into the ledger."""
+        owners = self._tracer.owners
+        owners.write_down()
+        self.take()
+        return Vocabulary(sizes=owners.vocabularies(), shapes=owners.shapes())
 
     def describe(self) -> dict[str, Any]:
         return {"scratch": scratch(self._ledger)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nooom.profiler.simulator.allocator import FIRST_ADDRESS, SEGMENT_STEP, CachingAllocator
+from nooom.profiler.simulator.allocator import FIRST_ADDRESS, CachingAllocator, in_steps
 from nooom.profiler.simulator.blocks import ALLOCATED, UNMAPPED, Block, Pool
 from nooom.profiler.simulator.expandable import WITHOUT_END
 from nooom.profiler.simulator.settings import Order, Settings
@@ -45,13 +45,10 @@ class Device:
         self.total_bytes = total_bytes
         self.context_bytes = context_bytes
         self.reserved_bytes = 0
-        self.peak_reserved_bytes = 0
+        self.taken_bytes = 0
+        """Of the device's memory, which the driver gives in steps."""
         self._allocators: dict[Key, Shared] = {}
         self._next_address = FIRST_ADDRESS
-
-    @property
-    def allocated_bytes(self) -> int:
-        return sum(one.allocated_bytes for one in self._allocators.values())
 
     @property
     def retries(self) -> int:
@@ -71,14 +68,14 @@ class Device:
             if pool in wanted:
                 one.release()
 
-    def reserve(self, size: int) -> None:
-        self.reserved_bytes += size
-        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+    def reserve(self, size: int, *, more: bool) -> None:
+        self.reserved_bytes += size if more else -size
+        self.taken_bytes += in_steps(size) if more else -in_steps(size)
 
     def new_addresses(self, size: int) -> int:
         """Behind everything that any stream has."""
         address = self._next_address
-        self._next_address += size + -size % SEGMENT_STEP
+        self._next_address += in_steps(size)
         return address
 
     def restore(self, beginning: Beginning) -> dict[int, Shared]:
@@ -100,7 +97,7 @@ class Device:
             at = end
             following = beginning.pieces[index + 1] if index + 1 < len(beginning.pieces) else None
             before = allocator.grow_from(piece, last, following)
-            self._next_address = max(self._next_address, piece.end + -piece.end % SEGMENT_STEP)
+            self._next_address = max(self._next_address, in_steps(piece.end))
         self._next_address += WITHOUT_END if any(piece.is_expandable for piece in beginning.pieces) else 0
         return owners
 
@@ -120,14 +117,14 @@ class Shared(CachingAllocator):
 
     def has_room(self, size: int) -> bool:
         most = self._device.capacity_bytes
-        return most is None or self._device.reserved_bytes + size <= most
+        return most is None or self._device.taken_bytes + in_steps(size) <= most
 
     def new_addresses(self, size: int) -> int:
         return self._device.new_addresses(size)
 
     def reserve(self, action: str, address: int, size: int) -> None:
         super().reserve(action, address, size)
-        self._device.reserve(size if action in ("segment_alloc", "segment_map") else -size)
+        self._device.reserve(size, more=action in ("segment_alloc", "segment_map"))
 
     def empty_cache(self) -> None:
         """When memory runs out, every stream's."""
