@@ -28,7 +28,7 @@ _ESTIMATOR = "anyone's estimator as one more source: (Case, ModelShape) -> compo
 # Options that several commands have alike.
 _Json = Annotated[bool, typer.Option("--json", help="one JSON document on stdout")]
 _Capacity = Annotated[str | None, typer.Option(metavar="200GiB", help="that GPU with another capacity")]
-_Played = Annotated[str | None, typer.Option(help="the GPU that a phantom plays: h100-80gb, a100-80gb, ...")]
+_Played = Annotated[str | None, typer.Option(help="the GPU to play, by its name: h100-80gb, a100-80gb, ...")]
 _Estimators = Annotated[list[str] | None, typer.Option(metavar="MODULE:FUNCTION", help=_ESTIMATOR)]
 _Sources = Annotated[
     str | None, typer.Option(help="sources with commas: article, an estimator's name, or all", show_default=False)
@@ -48,7 +48,9 @@ def run(
     ] = None,
     *,
     flags: Mapping[str, Any],
-    device: Annotated[str, typer.Option(help="auto, cuda, cpu or phantom (auto: the GPU when there is one)")] = "auto",
+    device: Annotated[
+        str, typer.Option(help="auto (the GPU when there is one), cuda, cpu, phantom or dryrun")
+    ] = "auto",
     gpu: _Played = None,
     gpu_memory: _Capacity = None,
     gpus: Annotated[str | None, typer.Option(metavar="N|all", help="one case per GPU at a time, on N of them")] = None,
@@ -133,14 +135,16 @@ def predict(
     gpu_memory: _Capacity = None,
     by: Annotated[
         str | None,
-        typer.Option(help="sources with commas: article, phantom, an estimator's name, or all", show_default=False),
+        typer.Option(
+            help="sources with commas: article, dryrun, phantom, an estimator's name, or all", show_default=False
+        ),
     ] = None,
     estimator: _Estimators = None,
     as_json: _Json = False,
 ) -> int:
     """Predict what a case takes, component by component, and whether it fits.
 
-    Example: nooom predict --model Qwen/Qwen2.5-7B --workload lora --batch 8 --checkpointing --gpu h100-80gb
+    Example: nooom predict --model Qwen/Qwen2.5-7B --workload lora --batch 8 --checkpointing --gpu h100-80gb --by dryrun
     """
     from nooom.benchmarks.commands import predict as command
 
@@ -244,7 +248,8 @@ def check(
     ] = None,
     current: Annotated[Path | None, typer.Option(metavar="PATH", help="the same, of now")] = None,
     device: Annotated[
-        str | None, typer.Option(help="run the cases here and now: auto, cuda, cpu or phantom", show_default=False)
+        str | None,
+        typer.Option(help="run the cases here and now: auto, cuda, cpu, phantom or dryrun", show_default=False),
     ] = None,
     gpu: _Played = None,
     gpu_memory: _Capacity = None,

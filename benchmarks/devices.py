@@ -23,8 +23,9 @@ class Device:
     name: str
     source: str
     passes: tuple[str, ...]
-    attributing: str
-    """The instrument that says what the peaks are made of, in a pass of its own after the others."""
+    attributing: str | None
+    """The instrument that says what the peaks are made of, in a pass of its own after the others; None where the one
+    pass says it anyway."""
     threads: int | None = None
     gpu: GPU | None = None
     """The GPU that is played; None where cases run on what is there."""
@@ -32,6 +33,8 @@ class Device:
     """Of several GPUs in use at a time, which one this is, from 0; None where there is one."""
     visible: str | None = None
     """What CUDA_VISIBLE_DEVICES is to say to its processes; None leaves it as it is."""
+    capped: bool = True
+    """Whether a dry run's memory ends where the GPU's does; otherwise there is room for anything."""
 
 
 CPU = Device(
@@ -53,11 +56,19 @@ PHANTOM = Device(
     passes=("nooom.profiler.phantom.instrument:PhantomInstrument",),
     attributing="nooom.profiler.tracer.cuda:AttributedPhantom",
 )
+DRYRUN = Device(
+    name="dryrun",
+    source="dryrun",
+    passes=("nooom.profiler.simulator.instrument:DryRunInstrument",),
+    attributing=None,
+    visible="",  # what is there must not change what is said of another
+)
 
-_DEVICES = {"cpu": CPU, "cuda": CUDA, "phantom": PHANTOM}
+_DEVICES = {"cpu": CPU, "cuda": CUDA, "phantom": PHANTOM, "dryrun": DRYRUN}
 NAMES = tuple(_DEVICES)
 """The devices that a case can be for."""
-_UNBUILT = ("dryrun",)
+PLAYED = ("phantom", "dryrun")
+"""Those that take the place of a GPU that is named."""
 
 
 def choose(name: str, gpu: GPU | None = None) -> Device:
@@ -65,24 +76,22 @@ def choose(name: str, gpu: GPU | None = None) -> Device:
 
     Args:
         name: as ``--device`` takes it.
-        gpu: the one to play, on a phantom.
+        gpu: the one to play, on a phantom or in a dry run.
 
     Raises:
-        UsageError: an unknown device, one that is not built yet, or a GPU to play where none is played.
+        UsageError: an unknown device, or a GPU to play where none is played.
         CannotMeasureError: cuda without a GPU, saying what was looked for.
     """
-    if name in _UNBUILT:
-        raise UsageError(f"--device {name} is not built yet; built: auto, {', '.join(_DEVICES)}")
-    if name == "phantom":
+    if name in PLAYED:
         if gpu is None:
-            raise UsageError("--device phantom plays a GPU: add --gpu NAME, e.g. --gpu a100-80gb")
-        return dataclasses.replace(PHANTOM, gpu=gpu)
+            raise UsageError(f"--device {name} plays a GPU: add --gpu NAME, e.g. --gpu a100-80gb")
+        return dataclasses.replace(_DEVICES[name], gpu=gpu)
     if gpu is not None:
         raise UsageError("--gpu names the GPU that phantom and dryrun play; cpu and cuda measure on what is there")
     if name == "auto":
         return CUDA if hardware.find_gpus() and not hardware.torch_build().without_cuda else CPU
     if name not in _DEVICES:
-        raise UsageError(f"--device {name!r} is unknown; {nearest(name, ['auto', *_DEVICES, *_UNBUILT])}")
+        raise UsageError(f"--device {name!r} is unknown; {nearest(name, ['auto', *_DEVICES])}")
     if name == "cuda" and not hardware.visible_gpus():
         raise CannotMeasureError(f"--device cuda: no GPU to measure on: {hardware.looked_for()}")
     if name == "cuda" and hardware.torch_build().without_cuda:
@@ -102,7 +111,7 @@ def spread(device: Device, gpus: str | None) -> list[Device]:
     """
     if gpus is None:
         return [device]
-    if device.name == "cpu":
+    if device.name in ("cpu", "dryrun"):
         raise UsageError("--gpus is for cuda and phantom")
     if device.gpu is not None and gpus == "all":
         raise UsageError("--gpus all: a phantom has as many as it is told; e.g. --gpus 2")
@@ -116,6 +125,9 @@ def spread(device: Device, gpus: str | None) -> list[Device]:
 def check(case: Case, device: Device) -> None:
     """Refuse, before anything starts, what this device can't run."""
     check_built(case)
+    if device.name == "dryrun":
+        _check_dry(case)
+        return
     if case.attention == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
         raise UsageError("--attention flash_attention_2 needs the package flash-attn, which is not installed here")
     if device is not CPU:
@@ -128,3 +140,10 @@ def check(case: Case, device: Device) -> None:
         raise UsageError("--autocast fp16 needs a GPU: its gradients are scaled there; on the CPU: none, bf16")
     if case.allocator:
         raise UsageError("--allocator sets PyTorch's CUDA allocator and means nothing on the CPU")
+
+
+def _check_dry(case: Case) -> None:
+    if case.attention == "flash_attention_2":
+        raise UsageError(
+            "--attention flash_attention_2 is not built yet for the dry run; --attention sdpa-flash takes flash kernels"
+        )

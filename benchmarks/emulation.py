@@ -7,6 +7,7 @@ has, with what it really has, which tells whether the allocator gets by with its
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +25,8 @@ SOURCE = "phantom"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Emulated:
-    """A case on a GPU that is played."""
+class Played:
+    """A case on a GPU that is played: by a phantom, or in a dry run."""
 
     unbounded: Measurement
     """With room enough."""
@@ -37,25 +38,49 @@ class Emulated:
         return self.bounded.status == "ok"
 
 
-def emulate(case: Case, gpu: GPU) -> Emulated:
+def predict(case: Case, gpu: GPU, on_phase: Callable[[str], None] = lambda phase: None) -> dict[str, Any]:
+    """The part of ``predict --json`` that a formula can't fill; raises as :func:`emulate` does."""
+    return as_prediction(emulate(case, gpu, on_phase), gpu)
+
+
+def emulate(case: Case, gpu: GPU, on_phase: Callable[[str], None] = lambda phase: None) -> Played:
     """Run a case on a phantom of a GPU.
+
+    Args:
+        case: what is run.
+        gpu: which.
+        on_phase: told of every phase that begins.
 
     Raises:
         UsageError: a case that can't run there.
         CannotMeasureError: no CUDA build of torch, no compiler, or a case that did not finish although it had room.
     """
-    unbounded = _run(case, dataclasses.replace(gpu, total_bytes=ROOM_BYTES))
-    if unbounded.status != "ok":
-        error = unbounded.error or {}
-        raise CannotMeasureError(f"{case.label()} {unbounded.status} on the phantom: {error.get('message')}")
+    unbounded = finished(_run(case, dataclasses.replace(gpu, total_bytes=ROOM_BYTES), on_phase), "on the phantom")
     device_bytes = largest(unbounded, "nvml_peak_bytes")
     enough = device_bytes is not None and device_bytes <= gpu.total_bytes
-    return Emulated(unbounded=unbounded, bounded=unbounded if enough else _run(case, gpu))
+    bounded = unbounded if enough else finished(_run(case, gpu, on_phase), "on the phantom", "ok", "oom")
+    return Played(unbounded=unbounded, bounded=bounded)
 
 
-def _run(case: Case, gpu: GPU) -> Measurement:
+def finished(record: Measurement, where: str, *answers: str) -> Measurement:
+    """The record itself.
+
+    Args:
+        record: of a run.
+        where: it was run, for the message.
+        answers: statuses that answer the question; by default ``ok``.
+
+    Raises:
+        CannotMeasureError: it ended otherwise.
+    """
+    if record.status in (answers or ("ok",)):
+        return record
+    raise CannotMeasureError(f"{record.label} {record.status} {where}: {(record.error or {}).get('message')}")
+
+
+def _run(case: Case, gpu: GPU, on_phase: Callable[[str], None]) -> Measurement:
     device = choose("phantom", gpu)
-    (record,) = runner.run(runner.plan([case], device), device, runner.Options())
+    (record,) = runner.run(runner.plan([case], device), device, runner.Options(on_phase=on_phase))
     return record
 
 
@@ -64,9 +89,9 @@ def largest(record: Measurement, figure: str) -> int | None:
     return max((value for phase in record.phases if (value := getattr(phase, figure)) is not None), default=None)
 
 
-def as_prediction(emulated: Emulated, gpu: GPU) -> dict[str, Any]:
-    """The part of ``predict --json`` that a formula can't fill."""
-    record, error = emulated.unbounded, emulated.bounded.error or {}
+def as_prediction(played: Played, gpu: GPU) -> dict[str, Any]:
+    """What the two runs say of the case: figures, and whether it fits."""
+    record, error = played.unbounded, played.bounded.error or {}
     peak = max(record.phases, key=lambda phase: phase.peak_allocated_bytes or 0)
     allocated = peak.peak_allocated_bytes or 0
     return {
@@ -82,9 +107,11 @@ def as_prediction(emulated: Emulated, gpu: GPU) -> dict[str, Any]:
             }
             for phase in record.phases
         ],
-        "fits": emulated.fits,
+        "fits": played.fits,
         "headroom_bytes": gpu.usable_bytes - allocated,
-        "oom": None if emulated.fits else {"phase": error.get("phase"), "op": None, "tried_bytes": _tried(error)},
+        "oom": None
+        if played.fits
+        else {"phase": error.get("phase"), "op": error.get("op"), "tried_bytes": _tried(error)},
         "uncertainties": uncertainties(record, gpu),
     }
 
@@ -95,7 +122,7 @@ def _tried(error: dict[str, Any]) -> int | None:
 
 
 def uncertainties(record: Measurement, gpu: GPU) -> list[str]:
-    """What a phantom can't know of such a run."""
+    """What neither a phantom nor a dry run can know of such a run."""
     found = []
     if prefers_cudnn(gpu.compute_capability) and record.case["attention"] == "sdpa":
         found.append(

@@ -60,7 +60,7 @@ def device_of(record: Measurement) -> devices.Device:
     if record.is_own_code:
         raise NooomError("it is code of one's own, which nooom can't run")
     named = record.gpu or {}
-    if record.device != "phantom":
+    if record.device not in devices.PLAYED:
         device = devices.choose(record.device)
         names = [gpu.name for gpu in hardware.find_gpus()] if record.device == "cuda" else []
         if names and named.get("name") not in names:
@@ -72,7 +72,7 @@ def device_of(record: Measurement) -> devices.Device:
     if gpu is None:
         raise NooomError(f"no GPU in the table is called {named.get('name')}")
     total = named.get("total_bytes")
-    return devices.choose("phantom", dataclasses.replace(gpu, total_bytes=total) if isinstance(total, int) else gpu)
+    return devices.choose(record.device, dataclasses.replace(gpu, total_bytes=total) if isinstance(total, int) else gpu)
 
 
 def _same(planned: runner.Planned, record: Measurement) -> None:

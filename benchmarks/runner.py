@@ -122,20 +122,22 @@ def run(planned: Iterable[Planned], device: Device, options: Options) -> Iterato
     """Measure each case in turn.  What happens to one case never stops the next; ^C ends the child and is raised."""
     children: Children | None = None
     allocator: str | None = None
-    played = Phantom(device.gpu, 1 + (device.index or 0)) if device.gpu is not None else None
+    played = Phantom(device.gpu, 1 + (device.index or 0)) if device.name == "phantom" and device.gpu else None
     try:
         for item in planned:
             if options.left_s() <= options.estimate(item):
                 continue  # a shorter one may still be over in time
-            if children is None or item.case.allocator != allocator:
+            # The allocator's settings are read once a process, so cases that differ in them need servers that do; a
+            # simulated allocator is told its own.
+            wanted = item.case.allocator if device.name != "dryrun" else ""
+            if children is None or wanted != allocator:
                 if children is not None:
                     children.close()
-                # The allocator's settings are read once a process, so cases that differ in them need servers that do.
-                allocator = item.case.allocator
+                allocator = wanted
                 environment = _environment(allocator, device.visible)
                 if played is not None:
                     environment = played.environment(environment)
-                children = Children(_preload(item), environment, fork=options.fork)
+                children = Children(_preload(item, device), environment, fork=options.fork)
             options.on_case(item)
             began = time.monotonic()
             limited = dataclasses.replace(options, timeout_s=max(min(options.timeout_s, options.left_s()), 0.1))
@@ -178,7 +180,7 @@ def _measure(item: Planned, device: Device, children: Children, options: Options
         if outcomes[-1].status != "ok":
             break
     record = _as_measurement(item, device, outcomes)
-    if not options.attribute or record.status not in _FINISHED:
+    if not options.attribute or device.attributing is None or record.status not in _FINISHED:
         return record
     job = _job(item, device, device.attributing, options)
     second = children.run(job, timeout_s=options.timeout_s, on_phase=options.on_phase)
@@ -219,8 +221,22 @@ def _job(item: Planned, device: Device, instrument: str, options: Options) -> di
             "trust_remote_code": options.trust_remote_code,
         },
         "instrument": instrument,
+        "instrument_options": _instrument_options(item, device),
         "threads": device.threads,
         "memory_limit_bytes": hardware.available_bytes() if device.name == "cpu" else None,
+    }
+
+
+def _instrument_options(item: Planned, device: Device) -> dict[str, Any]:
+    """What a dry run's instrument is told; the others find out for themselves."""
+    if device.name != "dryrun" or device.gpu is None:
+        return {}
+    gpu = device.gpu
+    return {
+        "gpu": gpu.name,
+        "total_bytes": gpu.total_bytes,
+        "allocator": item.case.allocator,
+        "capped": device.capped,
     }
 
 
@@ -304,8 +320,9 @@ def _environment(allocator: str, visible: str | None = None) -> dict[str, str]:
     return environment
 
 
-def _preload(item: Planned) -> list[str]:
-    return [*_PRELOAD, f"{_family(item.shape.model_type)}?"]
+def _preload(item: Planned, device: Device) -> list[str]:
+    own = ["nooom.profiler.simulator.trace"] if device.name == "dryrun" else []
+    return [*_PRELOAD, *own, f"{_family(item.shape.model_type)}?"]
 
 
 def _family(model_type: str) -> str:

@@ -13,9 +13,11 @@ from nooom.formulas.shape import ModelShape
 PEAK = "peak"
 """The whole case: its largest phase.  Also what a source calls the one figure that it gives of a whole case."""
 
-_UNBUILT = ("derived", "calibrated", "dryrun")
+_UNBUILT = ("derived", "calibrated")
 EMULATED = "phantom"
-"""No arithmetic, and no :data:`Source`: ``predict`` runs the case."""
+DRYRUN = "dryrun"
+RUN = (DRYRUN, EMULATED)
+"""No arithmetic, and no :data:`Source`: ``predict`` runs the case, on a GPU that is named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +75,15 @@ def sources(by: str | None = None, estimators: Sequence[str] = ()) -> dict[str, 
     return {name: _source(name) for name in dict.fromkeys([*names, *estimators])}
 
 
-def split(by: str | None) -> tuple[bool, str | None]:
-    """Whether the phantom is among the names, and the other names; None where there are none."""
+def split(by: str | None) -> tuple[tuple[str, ...], str | None]:
+    """Which of :data:`RUN` are among the names, and the other names; None where there are none.
+
+    ``all`` has the dry run in it, which is there wherever torch is, and no phantom.
+    """
     names = [] if by is None else [part.strip() for part in by.split(",")]
-    others = [name for name in names if name != EMULATED]
-    return len(others) < len(names), ",".join(others) if others else None
+    others = [name for name in names if name not in RUN]
+    run = tuple(name for name in RUN if name in names or (name == DRYRUN and "all" in names))
+    return run, ",".join(others) if others else None
 
 
 def _named(by: str | None) -> list[str]:
@@ -94,14 +100,14 @@ def _named(by: str | None) -> list[str]:
 def _source(name: str) -> Source:
     if name in _FORMULA_SETS:
         return _FORMULA_SETS[name]
-    if name == EMULATED:
+    if name in RUN:
         raise UsageError(f"--by {name} runs the case, which is for nooom predict; to keep records: run --device {name}")
     if name in _UNBUILT:
         raise UsageError(f"--by {name} is not built yet; built: {', '.join(_FORMULA_SETS)}, and estimators")
     from nooom.benchmarks.estimators import registry
 
     if ":" not in name and name not in (known := registry.names()):
-        valid = ["all", EMULATED, *_FORMULA_SETS, *_UNBUILT, *known]
+        valid = ["all", *RUN, *_FORMULA_SETS, *_UNBUILT, *known]
         raise UsageError(f"--by {name!r} is unknown; {nearest(name, valid)}")
     estimator = registry.find(name)
 

@@ -19,7 +19,7 @@ SOURCES = ("measured", "emulated", "dryrun")
 DEVICES = ("cpu", "cuda", "phantom", "dryrun")
 STATUSES = ("ok", "oom", "timeout", "crashed", "killed")
 WEIGHTS = ("random", "pretrained")
-EXPLANATION = ("components", "tensors", "hidden")
+EXPLANATION = ("peak_op", "components", "tensors", "hidden")
 """What an attributed phase says of its peak, and others don't."""
 _SLACK, _SLACK_BYTES = 0.01, 1 << 20
 """How far components may sum up to another peak than the measured one: they come from a pass of their own, and the
@@ -56,6 +56,8 @@ class Phase:
     """Peak resident set size of the process, from a pass of its own without the allocator's events."""
     seconds: float | None = None
     """Wall time of the phase in the pass that was measured."""
+    peak_op: str | None = None
+    """The operation that made the peak, when attributed; None where the phase began with it, or between operations."""
     components: dict[str, int] | None = None
     """Requested bytes at the peak by category, when attributed."""
     tensors: list[dict[str, Any]] | None = None
@@ -214,6 +216,8 @@ def phase_from_json(record: Any) -> Phase:
 
 def _check_explanation(record: Mapping[str, Any], where: str) -> None:
     """What a peak is made of: bytes by category, and lists of blocks with their bytes and how many there were."""
+    if not isinstance(record.get("peak_op"), (str, type(None))):
+        raise RecordError(f"peak_op of {where} is not text")
     components = record.get("components")
     if not isinstance(components, (Mapping, type(None))):
         raise RecordError(f"components of {where} is not an object")

@@ -38,7 +38,9 @@ def classify_oom(error: BaseException) -> dict[str, Any] | None:
     """
     text = str(error)
     if type(error).__name__ == "OutOfMemoryError" or text.startswith("CUDA out of memory"):
-        return {"kind": "cuda", **{name: _figure(pattern, text) for name, pattern in _CUDA.items()}}
+        said = {name: _figure(pattern, text) for name, pattern in _CUDA.items()}
+        exact = getattr(error, "tried_bytes", None)  # a simulated allocator's error has it beside the text
+        return {"kind": "cuda", **said, **({"tried_bytes": exact} if isinstance(exact, int) else {})}
     if isinstance(error, MemoryError):
         return {"kind": "cpu", "tried_bytes": None}
     return _from_text(text) if isinstance(error, RuntimeError) else None

@@ -60,7 +60,7 @@ def child_rows() -> list[tuple[str, str, float]]:
     job = runner._job(planned, devices.CPU, devices.CPU.passes[1], runner.Options())
     rows, taken = [], {}
     for fork in (True, False):
-        with Children(runner._preload(planned), runner._environment(""), fork=fork) as children:
+        with Children(runner._preload(planned, devices.CPU), runner._environment(""), fork=fork) as children:
             taken[fork] = statistics.median([_overhead_s(children, job) for _ in range(4)][1:])
     rows.append(("a forked child, beside the case's own work", "1 (the unit of these two)", taken[True]))
     rows.append(("a new interpreter for each case", f"{taken[False] / taken[True]:.0f}", taken[False]))
@@ -79,7 +79,7 @@ def instrument_rows() -> list[tuple[str, str, float]]:
     """Generating with the CPU instrument on and off, in children of one server."""
     (planned,) = runner.plan([GENERATE], devices.CPU)
     taken = {}
-    with Children(runner._preload(planned), runner._environment("")) as children:
+    with Children(runner._preload(planned, devices.CPU), runner._environment("")) as children:
         for path in reversed(devices.CPU.passes):
             job = runner._job(planned, devices.CPU, path, runner.Options())
             phases = children.run(job, timeout_s=300).answer["phases"]
@@ -101,7 +101,7 @@ case = Case(model=sys.argv[1], workload="sft", batch=4, seq=1024)
 played = runner.Phantom(device.gpu)
 (planned,) = runner.plan([case], device)
 found = []
-with runner.Children(runner._preload(planned), played.environment(runner._environment(""))) as children:
+with runner.Children(runner._preload(planned, device), played.environment(runner._environment(""))) as children:
     for path in (device.passes[0], device.passes[0], device.attributing):
         phases = children.run(runner._job(planned, device, path, runner.Options()), timeout_s=300).answer["phases"]
         found.append([sum(p["seconds"] for p in phases), [p["peak_allocated_bytes"] for p in phases]])
@@ -114,8 +114,8 @@ def attribution_rows() -> list[tuple[str, str, float]]:
     """A step with the tracer and without, in time and in what it adds to the worst phase's peak."""
     (planned,) = runner.plan([Case(model=MODEL, workload="sft", batch=2, seq=128, dtype="fp32")], devices.CPU)
     found = []
-    with Children(runner._preload(planned), runner._environment("")) as children:
-        for path in (devices.CPU.passes[0], devices.CPU.passes[0], devices.CPU.attributing):
+    with Children(runner._preload(planned, devices.CPU), runner._environment("")) as children:
+        for path in (devices.CPU.passes[0], devices.CPU.passes[0], str(devices.CPU.attributing)):
             job = runner._job(planned, devices.CPU, path, runner.Options())
             phases = children.run(job, timeout_s=600).answer["phases"]
             found.append([sum(p["seconds"] for p in phases), [p["peak_allocated_bytes"] for p in phases]])

@@ -53,12 +53,12 @@ def doctor(as_json: bool) -> int:
 
 
 def _devices(checks: Sequence[Check]) -> list[str]:
-    """Where something can be measured: nowhere with a problem, on a GPU only with a torch that can use it."""
+    """Where cases can run: nowhere with a problem, on a GPU only with a torch that can use it, and dry anywhere."""
     if any(check.state == "problem" for check in checks):
         return []
     found = ["cpu", "cuda"] if hardware.find_gpus() and not hardware.torch_build().without_cuda else ["cpu"]
     phantom = any(check.name == _PHANTOM and check.state == "ok" for check in checks)
-    return [*found, "phantom"] if phantom else found
+    return [*found, *(["phantom"] if phantom else []), "dryrun"]
 
 
 def examine() -> list[Check]:
@@ -210,4 +210,4 @@ def render(checks: Sequence[Check], devices: Sequence[str]) -> None:
         table.add_row(Text.from_markup(_STATES[check.state]), check.name, check.found, check.remedy)
     console = new_console()
     console.print(table)
-    console.print(f"\nnooom can measure on: {', '.join(devices) or 'nothing here'}")
+    console.print(f"\nnooom can run cases on: {', '.join(devices) or 'nothing here'}")

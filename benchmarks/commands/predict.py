@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from rich.console import Console
 
 from nooom.benchmarks import sources
 from nooom.benchmarks.models.zoo import resolve_case
@@ -45,10 +49,12 @@ def predict(request: Request) -> int:
         raise UsageError("--gpu-memory gives a named GPU another capacity: add --gpu NAME")
     gpu = find(request.gpu, request.gpu_memory) if request.gpu is not None else None
     case = Case.from_dict(request.flags)
-    emulated, by = sources.split(request.by)
-    if emulated and gpu is None:
-        raise UsageError("--by phantom plays a GPU: add --gpu NAME, e.g. --gpu a100-80gb")
-    asked = {} if emulated and by is None and not request.estimators else sources.sources(by, request.estimators)
+    run, by = sources.split(request.by)
+    if run and gpu is None:
+        if "all" not in (by or "").split(","):
+            raise UsageError(f"--by {run[0]} plays a GPU: add --gpu NAME, e.g. --gpu a100-80gb")
+        print(f"nooom: {', '.join(run)} left out: add --gpu NAME", file=sys.stderr)
+    asked = {} if run and by is None and not request.estimators else sources.sources(by, request.estimators)
     model, shape = resolve_case(case)
     if model.key is None and model.name != case.model:  # the zoo's own spelling
         case = Case.from_dict({**request.flags, "model": model.name})
@@ -57,8 +63,7 @@ def predict(request: Request) -> int:
         began = time.perf_counter()
         said = source(case, shape)
         predictions.append(_as_json(name, said, case, gpu, time.perf_counter() - began))
-    if emulated and gpu is not None:
-        predictions.append(_emulated(case, gpu))
+    predictions += [_ran(which, case, gpu) for which in run if gpu is not None]
     document = {
         "schema_version": SCHEMA_VERSION,
         "case": case.to_dict(),
@@ -84,12 +89,21 @@ def _gpu(gpu: GPU) -> dict[str, Any]:
     }
 
 
-def _emulated(case: Case, gpu: GPU) -> dict[str, Any]:
-    from nooom.benchmarks.emulation import as_prediction, emulate
+def _ran(name: str, case: Case, gpu: GPU) -> dict[str, Any]:
+    """The case is run, where the GPU is played."""
+    from nooom.benchmarks import dry_run, emulation
 
     began = time.perf_counter()
-    said = as_prediction(emulate(case, gpu), gpu)
-    empty = _as_json(sources.EMULATED, None, case, gpu, 0.0)
+    console = Console(stderr=True, markup=False, highlight=False)
+    with console.status(f"{name}: starting") if console.is_terminal else contextlib.nullcontext() as status:
+
+        def on_phase(phase: str) -> None:
+            if status is not None:
+                status.update(f"{name}: {phase}")
+
+        run = dry_run.predict if name == sources.DRYRUN else emulation.predict
+        said = run(case, gpu, on_phase)
+    empty = _as_json(name, None, case, gpu, 0.0)
     return {**empty, **said, "seconds": round(time.perf_counter() - began, 3)}
 
 
@@ -109,6 +123,7 @@ def _as_json(name: str, said: sources.Prediction | None, case: Case, gpu: GPU | 
             for phase, parts in phases.items()
         ],
         "components": {**dict.fromkeys(COMPONENTS), **(said.components if said else {})},
+        "tensors": None,
         "fits": None if headroom is None else not does_not_fit,
         "headroom_bytes": headroom,
         # Arithmetic knows the phase that does not fit, not the request that would fail in it.

@@ -70,8 +70,8 @@ def run(request: Request) -> int:
         if earlier:
             console.print(f"resuming: {len(planned) - len(fresh)} of {len(planned)} cases were finished before")
         deadline = began + seconds(request.budget, "--budget") if request.budget else None
-        if suite and device is not devices.CPU:
-            console.print(_announced(request, fresh, len(used)), soft_wrap=True)
+        if suite and _is_estimated(device):
+            console.print(_announced(request, device, fresh, len(used)), soft_wrap=True)
         done: dict[str, Measurement] = {}
         unsaved: JournalError | None = None
         try:
@@ -82,28 +82,40 @@ def run(request: Request) -> int:
     shapes = {item.case_id: item.shape for item in planned}
     records = [found for item in planned if (found := done.get(item.case_id) or earlier.get(item.case_id))]
     if unsaved is not None:
-        _show(records, request.as_json, shapes)  # what could not be saved is at least said
+        _show(records, request, shapes)  # what could not be saved is at least said
         raise unsaved
     console.print(f"saved in {journal.path}", style="dim", soft_wrap=True)
     if len(done) < len(fresh):
         console.print(f"budget spent: {len(fresh) - len(done)} cases left; run again with --resume", style="yellow")
-    _show(records, request.as_json, shapes)
+    _show(records, request, shapes)
     return 1 if any(record.status in _FAILED for record in records) else 0
 
 
+def _is_estimated(device: devices.Device) -> bool:
+    """Whether somebody has estimated how long cases take there."""
+    return device.name in ("cuda", "phantom")
+
+
 def _estimate(device: devices.Device) -> Callable[[runner.Planned], float]:
-    """Seconds that a case takes on a GPU; on the CPU nobody has estimated any."""
-    return (lambda item: 1.0) if device.name == "cpu" else (lambda item: cost.seconds(item.case, item.shape))
+    """Seconds that a case takes on a GPU; elsewhere all are alike."""
+    return (lambda item: cost.seconds(item.case, item.shape)) if _is_estimated(device) else (lambda item: 1.0)
 
 
-def _passes(request: Request) -> int:
+def _left_out(request: Request, device: devices.Device) -> Callable[[runner.Planned], float]:
+    """Seconds that must be left of the budget for a case to be begun."""
+    if not _is_estimated(device):
+        return lambda item: 0.0
+    return lambda item: _passes(request, device) * _estimate(device)(item)
+
+
+def _passes(request: Request, device: devices.Device) -> int:
     """How many times as long a case takes that is run once more, watching every operation."""
-    return 3 if request.attribute else 1
+    return 3 if request.attribute and device.attributing is not None else 1
 
 
-def _announced(request: Request, fresh: Sequence[runner.Planned], gpus: int) -> str:
+def _announced(request: Request, device: devices.Device, fresh: Sequence[runner.Planned], gpus: int) -> str:
     part = f", shard {request.shard}" if request.shard else ""
-    time = cost.said(cost.total(fresh) * _passes(request) / gpus)
+    time = cost.said(cost.total(fresh) * _passes(request, device) / gpus)
     return f"{request.suite}{part}: {len(fresh)} cases, about {time} on {cost.GPU} (an estimate, on the slow side)"
 
 
@@ -189,7 +201,7 @@ def _measure(
             on_log=on_log,
             deadline=deadline,
             prepare=checkpoints.prepare,
-            estimate=lambda item: 0.0 if used[0].name == "cpu" else _passes(request) * _estimate(used[0])(item),
+            estimate=_left_out(request, used[0]),
         )
         for record in several.run(planned, used, options):
             done[record.case_id] = record
@@ -206,8 +218,8 @@ def _line(record: Measurement) -> str:
     return f"  {record.status}{where}  {record.label}: {error.get('message')}"
 
 
-def _show(records: Sequence[Measurement], as_json: bool, shapes: Mapping[str, ModelShape]) -> None:
-    if as_json:
+def _show(records: Sequence[Measurement], request: Request, shapes: Mapping[str, ModelShape]) -> None:
+    if request.as_json:
         document = {"schema_version": SCHEMA_VERSION, "measurements": [record.to_json() for record in records]}
         print(json.dumps(document))
         return
@@ -220,7 +232,7 @@ def _show(records: Sequence[Measurement], as_json: bool, shapes: Mapping[str, Mo
     console = report_console()
     show(compare(as_frame(records), shapes=shapes), console)
     for record in records:
-        if attribution.there(record):
+        if request.attribute and attribution.there(record):  # a dry run's records say it unasked
             attribution.show(record, console)
     if any(record.case.get("checkpointing") is False for record in records):
         console.print(

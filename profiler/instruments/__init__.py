@@ -26,6 +26,7 @@ class Reading:
     rss_peak_bytes: int | None = None
     retries: int | None = None
     """Allocator retries since the process began (a running count, not reset)."""
+    peak_op: str | None = None
     components: dict[str, int] | None = None
     tensors: list[dict[str, Any]] | None = None
     hidden: list[dict[str, Any]] | None = None

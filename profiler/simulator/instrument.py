@@ -71,6 +71,7 @@ class DryRunInstrument:
             record=None if self._history is None else self._history.record,
         )
         self._trace = self._stack.enter_context(Trace(cuda(self._gpu), self.allocator, self._history))
+        self.allocator.empty_cache()
         self._start_bytes = self.allocator.allocated_bytes
         self.allocator.reset_peaks()
 
@@ -99,11 +100,12 @@ class DryRunInstrument:
         """Nothing to fold: deaths are told when they happen."""
 
     def explain_failure(self) -> dict[str, Any]:
-        """What was alive when memory ran out."""
+        """What was alive when memory ran out, and ``op``: the operation that asked for more."""
         if self._trace is None:
             return {}
+        op = self._trace.running
         found = self._trace.explain(self._reading())
-        return {name: getattr(found, name) for name in EXPLANATION}
+        return {**{name: getattr(found, name) for name in EXPLANATION}, "op": op}
 
     def describe(self) -> dict[str, Any]:
         """``gpu``, and what was invented where the program asked for what nobody computed."""
@@ -121,6 +123,6 @@ class DryRunInstrument:
         }
 
     def close(self) -> None:
-        if self._history is not None and self._trace is not None:
+        if self._snapshot is not None and self._trace is not None:
             self._history.write(Path(self._snapshot), self.allocator, self._trace.known(), self._conf)
         self._stack.close()

@@ -11,11 +11,11 @@ from nooom.profiler.instruments import Reading
 from nooom.profiler.simulator.autocast import CudaAutocast
 from nooom.profiler.simulator.functions import Functions
 from nooom.profiler.simulator.memory import Allocator, Memory
-from nooom.profiler.simulator.patches import patched
+from nooom.profiler.simulator.patches import generator_states, patched
 from nooom.profiler.simulator.target import Target
 from nooom.profiler.simulator.tracer import MetaTracer
 from nooom.profiler.tracer.attribution import Vocabulary
-from nooom.profiler.tracer.journal import Journal
+from nooom.profiler.tracer.journal import Journal, Operation
 from nooom.profiler.tracer.ledger import Ledger
 from nooom.profiler.tracer.reading import explained, scratch
 
@@ -42,6 +42,8 @@ class Trace:
     def __enter__(self) -> Trace:
         self._stack.enter_context(self._autocast)
         self._stack.enter_context(patched(foreach=self._target.foreach))
+        if self._target.host_is_device:
+            self._stack.enter_context(generator_states(self._memory.hold))
         self._stack.enter_context(self._tracer)
         self._stack.enter_context(self._functions)
         warm = torch.ones((8, 8), device="meta")
@@ -54,6 +56,13 @@ class Trace:
     @property
     def invented(self) -> list[tuple[str, int]]:
         return self._functions.invented.most_common()
+
+    @property
+    def running(self) -> str | None:
+        """The operation that runs, or that memory ran out in; None between operations."""
+        number = self._memory.operation
+        found = (one.name for one in reversed(self._journal.entries) if isinstance(one, Operation))
+        return None if number is None else next(found, None)
 
     def take(self) -> None:
         """What happened since the last time goes into the ledger."""

@@ -56,6 +56,8 @@ class Ledger:
     live: dict[int, Block] = field(default_factory=dict)
     allocated_bytes: int = 0
     peak_bytes: int = 0
+    peak_operation: Operation | None = None
+    """In which the peak was made; None where what was alive before it is the peak, or between operations."""
     at_peak: tuple[Block, ...] = ()
     """The blocks that were alive at the peak; what is learnt of them later, they say too."""
     scratch: dict[tuple[str, bool], Scratch] = field(default_factory=dict)
@@ -64,6 +66,7 @@ class Ledger:
     def begin_phase(self) -> None:
         """The peak is what is alive now, until there is more."""
         self.peak_bytes, self.at_peak = self.allocated_bytes, tuple(self.live.values())
+        self.peak_operation = None
 
     def follow(self, changes: Sequence[Change], entries: Iterable[Operation | Owner]) -> None:
         """Take the next piece."""
@@ -76,6 +79,7 @@ class Ledger:
             self._change(change, operations, at, latest)
             if index == highest:
                 self.peak_bytes, self.at_peak = self.allocated_bytes, tuple(self.live.values())
+                self.peak_operation = operations.get(change.operation or 0)
         for entry in entries:
             _learn(entry, at)
         self._note_scratch(changes, operations)

@@ -33,7 +33,12 @@ def explained(reading: Reading, ledger: Ledger, owners: Owners) -> Reading:
     if peak != ledger.peak_bytes:
         raise NooomError(f"the allocator's events add up to {ledger.peak_bytes} bytes, and its peak is {peak}")
     known = Vocabulary(sizes=owners.vocabularies(), shapes=owners.shapes())
-    return dataclasses.replace(reading, **dataclasses.asdict(attribute(ledger.at_peak, peak, known)))
+    made_by = ledger.peak_operation
+    return dataclasses.replace(
+        reading,
+        peak_op=None if made_by is None else made_by.name,
+        **dataclasses.asdict(attribute(ledger.at_peak, peak, known)),
+    )
 
 
 def scratch(ledger: Ledger) -> list[dict[str, Any]]:

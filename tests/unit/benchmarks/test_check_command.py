@@ -128,7 +128,7 @@ def test_nothing_compared_still_leaves_a_report(tmp_path: Path, capsys: pytest.C
         (["--baseline", "x", "--device", "phantom", "--gpu-memory", "2GiB"], "add --gpu NAME"),
         (["--env", "a.txt", "--env", "b.txt"], "give a suite"),
         (["--baseline", "nowhere", "--current", "y"], "nowhere: no such file or folder"),
-        (["--baseline", "x", "--device", "dryrun"], "dryrun is not built yet"),
+        (["--baseline", "x", "--device", "dryrun"], "add --gpu NAME"),
         (["--baseline", "x", "--device", "phantom"], "add --gpu NAME"),
         (["--baseline", "x", "--curent", "y"], "--current"),
         (["smoke", "--device", "cpu", "--env", "no.txt", "--env", "no2.txt"], "no.txt: No such file"),

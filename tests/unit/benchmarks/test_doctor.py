@@ -73,9 +73,9 @@ def test_gpus_are_shown_and_a_cpu_build_beside_one_is_noticed(monkeypatch: pytes
     monkeypatch.setattr(hardware, "torch_build", lambda: TorchBuild(version="2.13.0+cpu", cuda=None))
     assert "NVIDIA H100, 80.0 GiB, driver 580.1" in found("GPU 0").found
     assert "CUDA build" in found("torch build").remedy
-    assert module._devices(examine()) == ["cpu"]
+    assert module._devices(examine()) == ["cpu", "dryrun"]
     monkeypatch.setattr(hardware, "torch_build", lambda: TorchBuild(version="2.13.0+cu130", cuda="13.0"))
-    assert module._devices(examine()) == ["cpu", "cuda"]
+    assert module._devices(examine()) == ["cpu", "cuda", "dryrun"]
 
 
 def test_others_on_the_gpu_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,7 @@ def test_a_binary_file_is_refused(run: Callable[..., Any]) -> None:
         (["calibrate"], "nothing to fit to"),
         (["validate", "--strict"], "add --claims"),
         (["validate", "--by", "artcle"], "did you mean article"),
-        (["validate", "--by", "dryrun"], "not built yet"),
+        (["validate", "--by", "derived"], "not built yet"),
         (["predict", "--workload", "sft"], "--model is missing"),
         (["predict", "--model", "Qwen/Qwen2.5-7B"], "--workload is missing"),
         (["predict", "--model", "Qwen/Qwen2.5-7B", "--workload", "sft", "--gpu-memory", "9GiB"], "add --gpu NAME"),
