@@ -22,6 +22,7 @@ temporaries are freed, and with that what the allocator reserves.  What C++ asks
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections import Counter
@@ -232,6 +233,7 @@ class KnownValues(TorchFunctionMode):
 
 
 _NOTHING = object()
+_PROFILER = os.path.dirname(os.path.abspath(__file__))
 _AUTOGRAD: Any = torch.autograd
 _ENGINE = _AUTOGRAD._engine_run_backward
 """What runs every backward pass, below the calls that a mode sees."""
@@ -273,7 +275,7 @@ def _asker() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None:
         name = frame.f_code.co_filename
-        if name != __file__ and "/torch/" not in name:
+        if not name.startswith(_PROFILER) and "/torch/" not in name:
             break
         frame = frame.f_back
     return f"{'/'.join(frame.f_code.co_filename.split('/')[-3:])}:{frame.f_lineno}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nooom.formulas.gpus import GPU
-from nooom.profiler.simulator.functions import Choices, choices
+from nooom.profiler.simulator.choices import choices
+from nooom.profiler.simulator.functions import Choices
 from nooom.profiler.simulator.kernels import Kernels
 
 
