@@ -77,10 +77,11 @@ def _failures(document: Mapping[str, Any]) -> Iterator[str]:
     for row in document["replays"]:
         oom = row["oom"]
         if oom is not None:
+            when = "before the first event" if oom["event"] is None else f"at event {oom['event']:,}"
             also = ", as in the recording" if oom["as_recorded"] else ""
             yield (
-                f"{_label(row, document)}: out of memory at event {oom['event']:,}{also}: tried to allocate "
-                f"{gib(oom['tried_bytes'])} GiB; the figures are those until then."
+                f"{_label(row, document)}: out of memory {when}{also}: tried to allocate {gib(oom['tried_bytes'])} "
+                "GiB; the figures are those until then."
             )
         elif row["met_ooms"]:
             yield f"{_label(row, document)}: the request that ran out of memory in the recording finds room."

@@ -133,6 +133,8 @@ class _Undone:
         piece = self._at(address)
         size = self._rounded(event.size)
         at = bisect_left(self._addresses, address)
+        if at and (before := self._addresses[at - 1]) + self.live[before].size > address:
+            raise KeyError(address)
         room = min(piece.end, self._addresses[at] if at < len(self._addresses) else piece.end) - address
         if room < size:
             if not piece.is_expandable:

@@ -7,7 +7,9 @@ together.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nooom.profiler.simulator.allocator import FIRST_ADDRESS, CachingAllocator, in_steps
 from nooom.profiler.simulator.blocks import ALLOCATED, UNMAPPED, Block, Pool
@@ -78,27 +80,26 @@ class Device:
         self._next_address += in_steps(size)
         return address
 
-    def restore(self, beginning: Beginning) -> dict[int, Shared]:
-        """Begin with what was there, where it was; gives the allocator of each live block by its address.
+    def restore(self, beginning: Beginning) -> dict[int, tuple[Shared, int]]:
+        """Begin with what was there; gives each live block's allocator and address, by its address in the recording.
 
-        Addresses to come lie behind all of it, as they rise by the order in which segments are made.
+        All is moved by the same number of bytes, as there is no address 0 here.  What comes lies behind all of it:
+        addresses rise by the order in which segments are made.
         """
-        owners: dict[int, Shared] = {}
-        live = sorted(beginning.live.items())
-        at = 0
+        owners: dict[int, tuple[Shared, int]] = {}
+        pieces = [replace(piece, address=piece.address + FIRST_ADDRESS) for piece in beginning.pieces]
+        live = sorted((address + FIRST_ADDRESS, one) for address, one in beginning.live.items())
+        addresses = [address for address, _ in live]
         before: Block | None = None
-        for index, piece in enumerate(beginning.pieces):
-            end = at
-            while end < len(live) and live[end][0] < piece.end:
-                end += 1
+        for index, piece in enumerate(pieces):
             allocator = self.allocator((piece.stream, piece.pool))
-            last = allocator.restore(piece, live[at:end], before)
-            owners.update((address, allocator) for address, _ in live[at:end])
-            at = end
-            following = beginning.pieces[index + 1] if index + 1 < len(beginning.pieces) else None
+            inside = live[bisect_left(addresses, piece.address) : bisect_left(addresses, piece.end)]
+            last = allocator.restore(piece, inside, before)
+            owners.update((address - FIRST_ADDRESS, (allocator, address)) for address, _ in inside)
+            following = pieces[index + 1] if index + 1 < len(pieces) else None
             before = allocator.grow_from(piece, last, following)
-            self._next_address = max(self._next_address, in_steps(piece.end))
-        self._next_address += WITHOUT_END if any(piece.is_expandable for piece in beginning.pieces) else 0
+            self._next_address = in_steps(piece.end)
+        self._next_address += WITHOUT_END if any(piece.is_expandable for piece in pieces) else 0
         return owners
 
 

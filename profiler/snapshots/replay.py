@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nooom.formulas.gpus import GPU
 from nooom.profiler.simulator.allocator import CachingAllocator, OutOfMemory
 from nooom.profiler.simulator.settings import Order, Settings
-from nooom.profiler.snapshots.beginning import Beginning, beginning_of
+from nooom.profiler.snapshots.beginning import Beginning, Live, beginning_of
 from nooom.profiler.snapshots.device import DEFAULT, Device, Key, Shared
 from nooom.profiler.snapshots.recording import (
     ALLOC,
@@ -63,8 +63,8 @@ class Recorded:
 class Failed:
     """A request that found no room."""
 
-    event: int
-    """Its place among the recording's events."""
+    event: int | None
+    """Its place among the recording's events; None where what lived before the first finds no room."""
     tried_bytes: int
     message: str
     as_recorded: bool
@@ -154,7 +154,7 @@ class Replay:
         try:
             run.begin(self.beginning, packed=packed)
         except OutOfMemory as error:
-            run.fail(0, error, as_recorded=False)
+            run.fail(None, error, as_recorded=False)
         else:
             run.follow(self.recording.events, self._reserved)
         return run.result(conf, order, memory, packed=packed and not self.beginning.is_empty)
@@ -196,19 +196,22 @@ class _Run:
 
     def begin(self, beginning: Beginning, *, packed: bool) -> None:
         if packed:
-            for piece_key, address, requested in _in_order(beginning):
-                allocator = self._device.allocator(piece_key)
-                self._where[address] = (allocator, allocator.malloc(requested))
+            for key, address, requested in _in_order(beginning):
+                allocator = self._device.allocator(key)
+                self._begin_with(address, beginning.live[address], allocator, allocator.malloc(requested))
         else:
-            owners = self._device.restore(beginning)
-            self._where = {address: (allocator, address) for address, allocator in owners.items()}
-        for address, one in beginning.live.items():
-            if address in self._where:
-                allocator, ours = self._where[address]
-                size = allocator.size_of(ours)
-                self._allocated += 0 if one.is_pending else size
-                if one.is_pending:
-                    self._pending[address] = size
+            for address, (allocator, ours) in self._device.restore(beginning).items():
+                self._begin_with(address, beginning.live[address], allocator, ours)
+
+    def _begin_with(self, address: int, one: Live, allocator: Shared, ours: int) -> None:
+        if not ours:
+            return
+        self._where[address] = (allocator, ours)
+        size = allocator.size_of(ours)
+        if one.is_pending:
+            self._pending[address] = size
+        else:
+            self._allocated += size
         self._note_peaks()
 
     def follow(self, events: Sequence[Event], reserved: Sequence[int]) -> None:
@@ -258,6 +261,11 @@ class _Run:
             self.fail(index, error, as_recorded=True)
             return False
         self._met += 1
+        if not ours:
+            return True
+        self._allocated += allocator.size_of(ours)
+        self._note_peaks()
+        self._allocated -= allocator.size_of(ours)
         allocator.free(ours)
         return True
 
@@ -279,7 +287,7 @@ class _Run:
         now = (self._device.reserved_bytes, self._allocated)
         self._peak_reserved, self._allocated_at_peak = max(now, (self._peak_reserved, self._allocated_at_peak))
 
-    def fail(self, index: int, error: OutOfMemory, *, as_recorded: bool) -> None:
+    def fail(self, index: int | None, error: OutOfMemory, *, as_recorded: bool) -> None:
         self._note_peaks()
         self._failed = Failed(
             event=index, tried_bytes=error.tried_bytes, message=error.message, as_recorded=as_recorded
