@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
@@ -36,4 +36,22 @@ def patched(*, foreach: bool = True) -> Iterator[None]:
         patch.object(optimizers, "_get_fused_kernels_supported_devices", with_meta(fused)),
         patch.object(optimizers, "_get_foreach_kernels_supported_devices", with_meta(several) if foreach else several),
     ):
+        yield
+
+
+@contextmanager
+def generator_states(made: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    """Tell of every copy of the host's random generator's state, which checkpointing keeps for each layer.
+
+    Args:
+        made: called with each.
+    """
+    get = torch.random.get_rng_state
+
+    def told() -> torch.Tensor:
+        state = get()
+        made(state)
+        return state
+
+    with patch.object(torch, "get_rng_state", told), patch.object(torch.random, "get_rng_state", told):
         yield

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch.nn import functional
+
 from nooom.formulas.gpus import GPU
 from nooom.profiler.simulator.choices import choices
+from nooom.profiler.simulator.cpu_attention import attend
+from nooom.profiler.simulator.cpu_kernels import CpuKernels
 from nooom.profiler.simulator.functions import Choices
 from nooom.profiler.simulator.kernels import Kernels
 
@@ -19,9 +23,15 @@ class Target:
     foreach: bool = True
     """Whether optimizers take many tensors at once where nobody says."""
     host_is_device: bool = False
-    """Whether what lies on the host lies on the device."""
+    """Whether what the host keeps lies on the device as well."""
 
 
 def cuda(gpu: GPU) -> Target:
     """A GPU."""
     return Target(kernels=Kernels(gpu), choices=choices(gpu))
+
+
+def cpu(threads: int) -> Target:
+    """A CPU, of which so many threads work on one operation."""
+    choices = {functional.scaled_dot_product_attention: attend}
+    return Target(kernels=CpuKernels(threads), choices=choices, foreach=False, host_is_device=True)
