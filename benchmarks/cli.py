@@ -140,6 +140,9 @@ def predict(
         ),
     ] = None,
     estimator: _Estimators = None,
+    snapshot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="the dry run as a memory snapshot, for PyTorch's viewers")
+    ] = None,
     as_json: _Json = False,
 ) -> int:
     """Predict what a case takes, component by component, and whether it fits.
@@ -149,7 +152,15 @@ def predict(
     from nooom.benchmarks.commands import predict as command
 
     return command.predict(
-        command.Request(flags=flags, gpu=gpu, gpu_memory=gpu_memory, by=by, estimators=estimator or (), as_json=as_json)
+        command.Request(
+            flags=flags,
+            gpu=gpu,
+            gpu_memory=gpu_memory,
+            by=by,
+            estimators=estimator or (),
+            snapshot=snapshot,
+            as_json=as_json,
+        )
     )
 
 

@@ -35,6 +35,8 @@ class Device:
     """What CUDA_VISIBLE_DEVICES is to say to its processes; None leaves it as it is."""
     capped: bool = True
     """Whether a dry run's memory ends where the GPU's does; otherwise there is room for anything."""
+    snapshot: str | None = None
+    """Where a dry run leaves a memory snapshot."""
 
 
 CPU = Device(

@@ -237,6 +237,7 @@ def _instrument_options(item: Planned, device: Device) -> dict[str, Any]:
         "total_bytes": gpu.total_bytes,
         "allocator": item.case.allocator,
         "capped": device.capped,
+        "snapshot": device.snapshot,
     }
 
 

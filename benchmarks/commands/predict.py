@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -37,6 +38,7 @@ class Request:
     gpu_memory: str | None
     by: str | None
     estimators: Sequence[str]
+    snapshot: Path | None
     as_json: bool
 
 
@@ -54,6 +56,7 @@ def predict(request: Request) -> int:
         if "all" not in (by or "").split(","):
             raise UsageError(f"--by {run[0]} plays a GPU: add --gpu NAME, e.g. --gpu a100-80gb")
         print(f"nooom: {', '.join(run)} left out: add --gpu NAME", file=sys.stderr)
+    _check_snapshot(request, run if gpu is not None else ())
     asked = {} if run and by is None and not request.estimators else sources.sources(by, request.estimators)
     model, shape = resolve_case(case)
     if model.key is None and model.name != case.model:  # the zoo's own spelling
@@ -63,7 +66,7 @@ def predict(request: Request) -> int:
         began = time.perf_counter()
         said = source(case, shape)
         predictions.append(_as_json(name, said, case, gpu, time.perf_counter() - began))
-    predictions += [_ran(which, case, gpu) for which in run if gpu is not None]
+    predictions += [_ran(which, case, gpu, request.snapshot) for which in run if gpu is not None]
     document = {
         "schema_version": SCHEMA_VERSION,
         "case": case.to_dict(),
@@ -76,7 +79,20 @@ def predict(request: Request) -> int:
         from nooom.benchmarks.reports.prediction import show
 
         show(case.label(), document)
+        if request.snapshot is not None:
+            print(f"snapshot: {request.snapshot}")
     return 0
+
+
+def _check_snapshot(request: Request, run: Sequence[str]) -> None:
+    """Before anything takes time."""
+    path = request.snapshot
+    if path is None:
+        return
+    if sources.DRYRUN not in run:
+        raise UsageError("--snapshot is what a dry run leaves: add --by dryrun and --gpu NAME")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UsageError(f"--snapshot {path} is a folder, or lies in none that exists")
 
 
 def _gpu(gpu: GPU) -> dict[str, Any]:
@@ -89,7 +105,7 @@ def _gpu(gpu: GPU) -> dict[str, Any]:
     }
 
 
-def _ran(name: str, case: Case, gpu: GPU) -> dict[str, Any]:
+def _ran(name: str, case: Case, gpu: GPU, snapshot: Path | None) -> dict[str, Any]:
     """The case is run, where the GPU is played."""
     from nooom.benchmarks import dry_run, emulation
 
@@ -101,8 +117,10 @@ def _ran(name: str, case: Case, gpu: GPU) -> dict[str, Any]:
             if status is not None:
                 status.update(f"{name}: {phase}")
 
-        run = dry_run.predict if name == sources.DRYRUN else emulation.predict
-        said = run(case, gpu, on_phase)
+        if name == sources.DRYRUN:
+            said = dry_run.predict(case, gpu, on_phase, snapshot)
+        else:
+            said = emulation.predict(case, gpu, on_phase)
     empty = _as_json(name, None, case, gpu, 0.0)
     return {**empty, **said, "seconds": round(time.perf_counter() - began, 3)}
 

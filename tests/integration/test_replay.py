@@ -162,3 +162,34 @@ def test_a_real_recording_through_the_command(nooom: Any, name: str) -> None:
     assert same["different"]["allocations"] == 0
     for figure in ("peak_reserved_bytes", "final_reserved_bytes"):
         assert same[figure] == found["recorded"][figure]
+
+
+def test_a_prediction_leaves_a_snapshot_that_replays_to_it(nooom: Any, tiny_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "predicted.pickle"
+    done = nooom(
+        "predict", "--model", tiny_model, "--workload", "lora", "--seq", "64", "--gpu", "a100-80gb", "--by", "dryrun",
+        "--snapshot", path, "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (prediction,) = json.loads(done.stdout)["predictions"]
+    found = json.loads(nooom("replay", path, "--json").stdout)
+    assert (found["complete"], found["replays"][0]["different"]["allocations"]) == (True, 0)
+    assert found["replays"][0]["peak_reserved_bytes"] == prediction["reserved_bytes"]
+    assert found["replays"][0]["peak_allocated_bytes"] == prediction["allocated_bytes"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["predicted.pickle", "tiny", "work"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--snapshot", "s"], "add --by dryrun and --gpu NAME"),
+        (["--gpu", "t4-16gb", "--snapshot", "s"], "add --by dryrun and --gpu NAME"),
+        (["--gpu", "t4-16gb", "--by", "dryrun", "--snapshot", "."], "is a folder"),
+        (["--gpu", "t4-16gb", "--by", "dryrun", "--snapshot", "no/s"], "lies in none that exists"),
+    ],
+)
+def test_a_snapshot_that_can_not_be(nooom: Any, tiny_model: Path, arguments: list[str], says: str) -> None:
+    done = nooom("predict", "--model", tiny_model, "--workload", "lora", "--seq", "64", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
