@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from nooom.profiler.simulator.kernels import RESULT, Kernels, Needs
+from nooom.profiler.simulator.kernels import RESULT, KernelTable, Needs
 
 _aten: Any = torch.ops.aten
 _HALF = (torch.bfloat16, torch.float16)
@@ -27,7 +27,7 @@ Args: TypeAlias = tuple[Any, ...]
 Rule: TypeAlias = Callable[["CpuKernels", Args, Mapping[str, Any], Any], Needs | None]
 
 
-class CpuKernels(Kernels):
+class CpuKernels(KernelTable):
     """The rules for a CPU.
 
     Args:
@@ -35,17 +35,14 @@ class CpuKernels(Kernels):
     """
 
     def __init__(self, threads: int) -> None:
+        super().__init__(CPU_RULES)
         self.threads = threads
-        self.without_results = frozenset(func for func in CPU_RULES if not func._schema.returns)
 
-    def asks(self, func: Any) -> Callable[[Any, Args, Mapping[str, Any], Any], Needs | None] | None:
-        rule = CPU_RULES.get(func)
-        if rule is None and torch.Tag.pointwise in func.tags:
-            rule = _numbers if func._overloadpacket in _WITH_NUMBERS else _pointwise
-        if rule is None:
-            return None
-        found = rule
-        return lambda _func, args, kwargs, out: found(self, args, kwargs, out)
+    def rule(self, func: Any) -> Callable[..., Needs | None] | None:
+        found = super().rule(func)
+        if found is None and torch.Tag.pointwise in func.tags:
+            return _numbers if func._overloadpacket in _WITH_NUMBERS else _pointwise
+        return found
 
 
 def _bytes(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> int:

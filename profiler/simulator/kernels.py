@@ -44,19 +44,25 @@ class Needs:
 Rule = Callable[["Kernels", tuple[Any, ...], Mapping[str, Any], Any], Needs | None]
 
 
-class Kernels:
-    """The rules for one GPU."""
+class KernelTable:
+    """The rules for one device, and what is done where one of them holds.
 
-    def __init__(self, gpu: GPU) -> None:
-        self.gpu = gpu
-        self.workspace_bytes = hidden.cublas_workspace_bytes(gpu.compute_capability)
+    Args:
+        rules: by operation.
+    """
+
+    def __init__(self, rules: Mapping[Any, Callable[..., Needs | None]]) -> None:
+        self._rules = rules
         self._workspaces: set[bool] = set()
-        self._rules: dict[Any, Callable[..., Needs | None] | None] = {}
-        self.without_results = frozenset(func for func in RULES if not func._schema.returns)
+        self.without_results = frozenset(func for func in rules if not func._schema.returns)
+
+    def rule(self, func: Any) -> Callable[..., Needs | None] | None:
+        """An operation's; None where it takes nothing."""
+        return self._rules.get(func)
 
     def asks(self, func: Any) -> Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], Needs | None] | None:
         """What says how much an operation takes; None for one that takes nothing."""
-        rule = RULES.get(func)
+        rule = self.rule(func)
         if rule is None:
             return None
         return lambda _func, args, kwargs, out: rule(self, args, kwargs, out)
@@ -80,6 +86,15 @@ class Kernels:
             memory.take(needs.workspace_bytes)
         for address in reversed(taken):
             memory.give(address)
+
+
+class Kernels(KernelTable):
+    """The rules for one GPU."""
+
+    def __init__(self, gpu: GPU) -> None:
+        super().__init__(RULES)
+        self.gpu = gpu
+        self.workspace_bytes = hidden.cublas_workspace_bytes(gpu.compute_capability)
 
 
 def in_backward() -> bool:

@@ -11,14 +11,14 @@ from nooom.profiler.simulator.choices import choices
 from nooom.profiler.simulator.cpu_attention import attend
 from nooom.profiler.simulator.cpu_kernels import CpuKernels
 from nooom.profiler.simulator.functions import Choices
-from nooom.profiler.simulator.kernels import Kernels
+from nooom.profiler.simulator.kernels import Kernels, KernelTable
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """One device."""
 
-    kernels: Kernels
+    kernels: KernelTable
     choices: Choices
     foreach: bool = True
     """Whether optimizers take many tensors at once where nobody says."""

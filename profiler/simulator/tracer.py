@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from nooom.profiler.simulator.kernels import Kernels
+from nooom.profiler.simulator.kernels import KernelTable
 from nooom.profiler.simulator.memory import Memory
 from nooom.profiler.tracer.accumulation import in_place
 from nooom.profiler.tracer.journal import Journal
@@ -29,7 +29,7 @@ class MetaTracer(Tracer):
         after: called between two operations, now and then.
     """
 
-    def __init__(self, journal: Journal, memory: Memory, kernels: Kernels, after: Callable[[], None]) -> None:
+    def __init__(self, journal: Journal, memory: Memory, kernels: KernelTable, after: Callable[[], None]) -> None:
         super().__init__(journal, "meta", lambda number: None, after, address=memory.address_of)
         self._memory = memory
         self._kernels = kernels
