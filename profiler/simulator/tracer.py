@@ -9,10 +9,12 @@ import torch
 
 from nooom.profiler.simulator.kernels import KernelTable
 from nooom.profiler.simulator.memory import Memory
+from nooom.profiler.simulator.results import Results
 from nooom.profiler.tracer.accumulation import in_place
 from nooom.profiler.tracer.journal import Journal
 from nooom.profiler.tracer.mode import Tracer
 
+_C: Any = torch._C
 _aten: Any = torch.ops.aten
 _READ = _aten._local_scalar_dense.default
 _COPY, _COPY_INTO = _aten._to_copy.default, _aten.copy_.default
@@ -33,6 +35,7 @@ class MetaTracer(Tracer):
         super().__init__(journal, "meta", lambda number: None, after, address=memory.address_of)
         self._memory = memory
         self._kernels = kernels
+        self._results = Results()
         self._since = 0
 
     def __torch_dispatch__(
@@ -40,14 +43,17 @@ class MetaTracer(Tracer):
     ) -> Any:
         kwargs = kwargs or {}
         if func.is_view:
-            return func(*args, **kwargs)
+            with _C.DisableTorchFunction():
+                return func(*args, **kwargs)
         func, args = in_place(func, args)
-        if func in _FROM_DEVICE and _is_read(func, args, kwargs):
-            return _FROM_DEVICE[func](*args, **kwargs)
-        out = func(*args, **kwargs)
-        made = [tensor for tensor in _tensors(out) if tensor.device.type == "meta"]
-        if made or func in self._kernels.without_results:
-            self._allocate(func, args, kwargs, out, made)
+        # In a backward pass calls of torch are still watched: not those that are a part of an operation.
+        with _C.DisableTorchFunction():
+            if func in _FROM_DEVICE and _is_read(func, args, kwargs):
+                return _FROM_DEVICE[func](*args, **kwargs)
+            out = self._results.of(func, args, kwargs)
+            made = [tensor for tensor in _tensors(out) if tensor.is_meta]
+            if made or func in self._kernels.without_results:
+                self._allocate(func, args, kwargs, out, made)
         return out
 
     def _allocate(self, func: Any, args: tuple[Any, ...], kwargs: Any, out: Any, made: list[torch.Tensor]) -> None:

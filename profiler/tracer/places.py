@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import sys
 import threading
 import weakref
@@ -104,8 +105,16 @@ def _site() -> str | None:
     """The line of the program that asked for what runs now, as far outside torch as it takes; None if C++ asked."""
     frame: Any = sys._getframe(2)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((_TORCH, _HERE)) and not name.startswith("<"):
-            return f"{'/'.join(name.split('/')[-2:])}:{frame.f_lineno}"
+        file = _file(frame.f_code.co_filename)
+        if file is not None:
+            return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return None
+
+
+@functools.cache
+def _file(path: str) -> str | None:
+    """The end of a source file's path; None of a part of torch, or of what watches it."""
+    if path.startswith((_TORCH, _HERE, "<")):
+        return None
+    return "/".join(path.split("/")[-2:])
