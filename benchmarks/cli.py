@@ -171,7 +171,12 @@ def validate(
     ] = None,
     *,
     claims: Annotated[bool, typer.Option("--claims", help="the article's claims and their verdicts")] = False,
-    by: _Sources = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="sources with commas: article, dryrun (as recorded), an estimator's name, or all", show_default=False
+        ),
+    ] = None,
     estimator: _Estimators = None,
     strict: Annotated[bool, typer.Option("--strict", help="exit code 1 where a claim is broken")] = False,
     as_json: _Json = False,

@@ -11,6 +11,7 @@ from nooom.benchmarks.sources import PEAK, Prediction, Source, predict_article
 from nooom.formulas.case import Case
 from nooom.formulas.errors import UsageError
 from nooom.formulas.shape import ModelShape
+from nooom.profiler.measurement import evidence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,10 +20,6 @@ METRIC = "max_memory_allocated"
 """What is compared; reserved and NVML's figures are reported, not predicted."""
 
 _ARTICLE: Mapping[str, Source] = {"article": predict_article}
-
-
-def _evidence(source: str, device: str) -> str:
-    return f"{source} on {device}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +43,7 @@ class Row:
     @property
     def evidence(self) -> str:
         """The words for what ran: ``measured on cuda``."""
-        return _evidence(self.source, self.device)
+        return evidence(self.source, self.device)
 
     def error(self, source: str) -> float | None:
         """Signed relative error of a source; None where either side is unknown."""
@@ -72,7 +69,7 @@ class Compared:
     @property
     def evidence(self) -> str:
         """As :attr:`Row.evidence`."""
-        return _evidence(self.facts["source"], self.facts["device"])
+        return evidence(self.facts["source"], self.facts["device"])
 
 
 def compare(

@@ -149,3 +149,13 @@ def _check_dry(case: Case) -> None:
         raise UsageError(
             "--attention flash_attention_2 is not built yet for the dry run; --attention sdpa-flash takes flash kernels"
         )
+    if case.attention == "sdpa-cudnn":
+        raise UsageError(
+            "--attention sdpa-cudnn takes a workspace that only the hardware's library knows; in a dry run: sdpa, "
+            "sdpa-flash, sdpa-efficient, sdpa-math, eager"
+        )
+    if case.pretrained:
+        raise UsageError(
+            "--pretrained is not built yet for the dry run: what loading a checkpoint takes for a moment is unknown; "
+            "without it the case is the same from then on"
+        )

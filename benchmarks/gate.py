@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from nooom.benchmarks.journal import FILE_NAME, Entry, entries_of
 from nooom.formulas.errors import UsageError
 from nooom.profiler import regression
-from nooom.profiler.measurement import Measurement
+from nooom.profiler.measurement import Measurement, evidence
 from nooom.profiler.regression import Change, Grown
 
 SCHEMA_VERSION = 1
@@ -48,7 +48,7 @@ class Group(NamedTuple):
 def group(record: Measurement) -> Group:
     gpu = (record.gpu or {}).get("name")
     torch = regression.minor(record.fingerprint.get("torch"))
-    return Group(f"{record.source} on {record.device}", gpu if isinstance(gpu, str) else None, torch)
+    return Group(evidence(record.source, record.device), gpu if isinstance(gpu, str) else None, torch)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nooom.benchmarks import gate
 from nooom.benchmarks.journal import FILE_NAME, Entry
 from nooom.formulas.errors import CannotMeasureError, NooomError
-from nooom.profiler.measurement import Measurement
+from nooom.profiler.measurement import Measurement, evidence
 
 if TYPE_CHECKING:
     from nooom.benchmarks.devices import Device
@@ -117,7 +117,7 @@ def _is_of(record: Measurement, device: Device) -> bool:
 
 def _device(device: Device) -> str:
     played = f", {device.gpu.device_name}" if device.gpu is not None else ""
-    return f"{device.source} on {device.name}{played}"
+    return f"{evidence(device.source, device.name)}{played}"
 
 
 def _cases(entries: Sequence[Entry]) -> list[Case]:

@@ -148,6 +148,11 @@ class Measurement:
         return cls(**rest, phases=[phase_from_json(item) for item in record["phases"]])
 
 
+def evidence(source: str, device: str) -> str:
+    """The words for what ran: ``measured on cuda``, ``emulated on phantom``, ``dryrun``."""
+    return source if source == device else f"{source} on {device}"
+
+
 def own_code(name: str) -> dict[str, Any]:
     """The ``case_id`` and ``case`` of a measurement of anyone's own code, by the name that tells it from others.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nooom.profiler.measurement import EXPLANATION, Measurement, Phase, sums_up
+from nooom.profiler.measurement import EXPLANATION, Measurement, Phase, evidence, sums_up
 
 PASS, IMPROVEMENT, REGRESSION, SKIPPED = "pass", "improvement", "regression", "skipped"
 NEW, MISSING = "new", "missing"
@@ -219,7 +219,7 @@ def hard_differences(baseline: Measurement, current: Measurement) -> list[str]:
     another version of it: figures that differ by these say nothing of a change.
     """
     pairs = [
-        ("evidence", f"{baseline.source} on {baseline.device}", f"{current.source} on {current.device}"),
+        ("evidence", *(evidence(one.source, one.device) for one in (baseline, current))),
         ("gpu", (baseline.gpu or {}).get("name"), (current.gpu or {}).get("name")),
         ("torch", minor(baseline.fingerprint.get("torch")), minor(current.fingerprint.get("torch"))),
         ("allocator", _allocator(baseline), _allocator(current)),

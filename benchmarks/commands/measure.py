@@ -68,8 +68,7 @@ def _played(request: Request) -> GPU | None:
     """The GPU to play, or None where the command runs on what is there; ``auto`` plays the one that is named."""
     if request.device == "dryrun":
         raise UsageError(
-            "--device dryrun runs nooom's own cases, on meta tensors; for a command there is --device phantom, which needs "
-            "no GPU either"
+            "--device dryrun runs nooom's own cases; for a command there is --device phantom, which needs no GPU either"
         )
     if request.device not in _DEVICES:
         raise UsageError(f"--device {request.device!r} is unknown; {nearest(request.device, _DEVICES)}")

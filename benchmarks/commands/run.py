@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from nooom.benchmarks import cost, devices, runner, several
+from nooom.benchmarks import cost, devices, runner, several, sources
 from nooom.benchmarks.checkpoints import Checkpoints
 from nooom.benchmarks.journal import Journal, JournalError, read
 from nooom.benchmarks.sharding import shard
@@ -218,11 +218,19 @@ def _line(record: Measurement) -> str:
     return f"  {record.status}{where}  {record.label}: {error.get('message')}"
 
 
+def _dry_runs(request: Request, records: Sequence[Measurement]) -> list[Measurement]:
+    """Dry runs that the output folder has, where something else ran now."""
+    if all(record.source == sources.DRYRUN for record in records) or not request.out.is_dir():
+        return []
+    return [record for record in read(request.out) if record.source == sources.DRYRUN]
+
+
 def _show(records: Sequence[Measurement], request: Request, shapes: Mapping[str, ModelShape]) -> None:
     if request.as_json:
         document = {"schema_version": SCHEMA_VERSION, "measurements": [record.to_json() for record in records]}
         print(json.dumps(document))
         return
+    from nooom.benchmarks import recorded
     from nooom.benchmarks.compare import compare
     from nooom.benchmarks.frame import as_frame
     from nooom.benchmarks.reports import attribution
@@ -230,7 +238,9 @@ def _show(records: Sequence[Measurement], request: Request, shapes: Mapping[str,
     from nooom.benchmarks.reports.terminal import show
 
     console = report_console()
-    show(compare(as_frame(records), shapes=shapes), console)
+    rows = compare(as_frame(records), shapes=shapes)
+    beside = recorded.beside(rows, recorded.apart(as_frame(_dry_runs(request, records)))[1])
+    show(beside, console, ("article", sources.DRYRUN) if beside != rows else ("article",))
     for record in records:
         if request.attribute and attribution.there(record):  # a dry run's records say it unasked
             attribution.show(record, console)

@@ -76,12 +76,23 @@ def _code(request: Request, found: Sequence[Verdict]) -> int:
 
 
 def _compared(request: Request) -> tuple[list[Row], list[str]]:
+    from nooom.benchmarks import recorded
     from nooom.benchmarks.compare import compare
     from nooom.benchmarks.frame import load_all
-    from nooom.benchmarks.sources import sources
+    from nooom.benchmarks.sources import DRYRUN, EMULATED, sources, split
 
-    asked = sources(request.by, request.estimators)
-    return compare(load_all(request.results or shipped.MEASUREMENTS), asked), list(asked)
+    run, by = split(request.by)
+    nobody = bool(run) and by is None and not request.estimators
+    asked = {} if nobody else sources(EMULATED if EMULATED in run else by, request.estimators)
+    measured, dry_runs = recorded.apart(load_all(request.results or shipped.MEASUREMENTS))
+    if measured.empty:
+        raise UsageError("nothing but dry runs, which are predictions: validate holds them against measurements")
+    rows = compare(measured, asked)
+    if DRYRUN not in run or (dry_runs.empty and not nobody):
+        return rows, list(asked)
+    if dry_runs.empty:
+        raise UsageError("--by dryrun: no dry runs among the results; nooom run --device dryrun --gpu NAME keeps them")
+    return recorded.beside(rows, dry_runs), [*asked, DRYRUN]
 
 
 def comparison_document(rows: Sequence[Row], names: Sequence[str]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def show(record: Measurement, console: Console) -> None:
     if failed := record.fingerprint.get("attribution"):
         console.print(f"  the pass that names them did not end as the case did: {failed}", soft_wrap=True)
     if phases:
-        console.print(_components(phases))
+        console.print(_components(phases, one_pass=record.source == "dryrun"))
         highest = max(phases, key=lambda phase: phase.peak_allocated_bytes or 0)
         _show_largest(f"at the peak of {highest.name}", highest.tensors or (), highest.hidden or (), console)
     error = record.error or {}
@@ -51,7 +51,7 @@ def _show_largest(
         console.print(f"  {hidden_line(block)}", soft_wrap=True)
 
 
-def _components(phases: list[Phase]) -> Table:
+def _components(phases: list[Phase], *, one_pass: bool) -> Table:
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
     table.add_column("")
     for phase in phases:
@@ -61,8 +61,10 @@ def _components(phases: list[Phase]) -> Table:
         if any(components[name] for components in found):
             table.add_row(name, *(gib(components[name]) for components in found))
     table.add_section()
-    table.add_row("peak, attributed", *(gib(sum(components.values())) for components in found), style="bold")
-    table.add_row("against measured", *map(_difference, phases))
+    total = "peak" if one_pass else "peak, attributed"
+    table.add_row(total, *(gib(sum(components.values())) for components in found), style="bold")
+    if not one_pass:
+        table.add_row("against measured", *map(_difference, phases))
     return table
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from nooom.benchmarks.compare import Row
 from nooom.benchmarks.reports.figures import gib, percent
-from nooom.benchmarks.sources import PEAK
+from nooom.benchmarks.sources import DRYRUN, PEAK
 
 
 def show(rows: Sequence[Row], console: Console, sources: Sequence[str] = ("article",)) -> None:
@@ -18,7 +18,7 @@ def show(rows: Sequence[Row], console: Console, sources: Sequence[str] = ("artic
     More sources than have room beside one another show their errors alone.
     """
     many = len(sources) > _BESIDE
-    names = ["measured", *(sources if many else (name for source in sources for name in (source, "error")))]
+    names = [_evidence(rows), *(sources if many else (name for source in sources for name in (source, "error")))]
     first, width = 20, max(9, *map(len, names[:1] if many else names))
     console.print(_line("peak allocated, GiB", names, first, width), style="bold", soft_wrap=True)
     before = None
@@ -30,6 +30,12 @@ def show(rows: Sequence[Row], console: Console, sources: Sequence[str] = ("artic
         shown = cells(row, sources, errors_alone=many)
         console.print(_line(f"  {row.phase}", shown, first, width), style=style, soft_wrap=True)
     console.print()
+
+
+def _evidence(rows: Sequence[Row]) -> str:
+    """What the first column holds; the words behind each case say what ran."""
+    dry = {row.source == DRYRUN for row in rows}
+    return "measured" if True not in dry else "dry run" if dry == {True} else "peak"
 
 
 def _line(head: str, cells: Sequence[str], first: int, width: int) -> Text:

@@ -34,6 +34,8 @@ SFT = ["--model", SMOL, "--workload", "sft"]
         (["run", *SFT, "--device", "dryrun"], "--device dryrun plays a GPU: add --gpu NAME"),
         (["run", *SFT, "--device", "dryrun", "--gpu", "t4-16gb", "--gpus", "2"], "--gpus is for cuda and phantom"),
         (["run", *SFT, "--device", "dryrun", "--gpu", "t4-16gb", "--attention", "flash_attention_2"], "sdpa-flash"),
+        (["run", *SFT, "--device", "dryrun", "--gpu", "t4-16gb", "--attention", "sdpa-cudnn"], "hardware's library"),
+        (["run", *SFT, "--device", "dryrun", "--gpu", "t4-16gb", "--pretrained"], "not built yet for the dry run"),
         (["measure", "--device", "dryrun", "--gpu", "t4-16gb", "--", "true"], "for a command there is --device phantom"),
         (["predict", *SFT, "--by", "dryrun"], "--by dryrun plays a GPU: add --gpu NAME"),
         (["run", *SFT, "--device", "phantom"], "add --gpu NAME"),
