@@ -11,9 +11,10 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nooom.profiler.simulator.allocator import FIRST_ADDRESS, CachingAllocator, in_steps
+from nooom.profiler.simulator.allocator import FIRST_ADDRESS, CachingAllocator, OutOfMemory, in_steps
 from nooom.profiler.simulator.blocks import ALLOCATED, UNMAPPED, Block, Pool
 from nooom.profiler.simulator.expandable import WITHOUT_END
+from nooom.profiler.simulator.out_of_memory import message
 from nooom.profiler.simulator.settings import Order, Settings
 from nooom.profiler.snapshots.beginning import Beginning, Live, Piece
 
@@ -51,6 +52,10 @@ class Device:
         """Of the device's memory, which the driver gives in steps."""
         self._allocators: dict[Key, Shared] = {}
         self._next_address = FIRST_ADDRESS
+
+    @property
+    def allocated_bytes(self) -> int:
+        return sum(one.allocated_bytes for one in self._allocators.values())
 
     @property
     def retries(self) -> int:
@@ -134,6 +139,20 @@ class Shared(CachingAllocator):
     def release(self) -> None:
         """This one's own."""
         super().empty_cache()
+
+    def _out_of_memory(self, size: int) -> OutOfMemory:
+        """The message counts what all streams have."""
+        error, device = super()._out_of_memory(size), self._device
+        error.message = message(
+            tried_bytes=error.tried_bytes,
+            total_bytes=self.total_bytes or 0,
+            free_bytes=(device.capacity_bytes or 0) - device.taken_bytes,
+            used_bytes=device.context_bytes + device.taken_bytes,
+            allowed_bytes=self._allowed,
+            allocated_bytes=device.allocated_bytes,
+            reserved_bytes=device.reserved_bytes,
+        )
+        return error
 
     def restore(self, piece: Piece, live: Iterable[tuple[int, Live]], before: Block | None) -> Block:
         """Make a piece of reserved memory as it was.
