@@ -55,3 +55,12 @@ def generator_states(made: Callable[[torch.Tensor], None]) -> Iterator[None]:
 
     with patch.object(torch, "get_rng_state", told), patch.object(torch.random, "get_rng_state", told):
         yield
+
+
+@contextmanager
+def decoding_as_on_a_cpu() -> Iterator[None]:
+    """Experts are multiplied in another way by transformers while it decodes, unless the model is on the CPU."""
+    generation = getattr(sys.modules.get("transformers.generation.utils"), "GenerationMixin", None)
+    where = "_optimize_model_for_decode"
+    with patch.object(generation, where, lambda self: nullcontext()) if hasattr(generation, where) else nullcontext():
+        yield

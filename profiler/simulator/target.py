@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch.nn import functional
-
 from nooom.formulas.gpus import GPU
 from nooom.profiler.simulator.choices import choices
-from nooom.profiler.simulator.cpu_attention import attend
+from nooom.profiler.simulator.cpu_choices import CPU_CHOICES
 from nooom.profiler.simulator.cpu_kernels import CpuKernels
 from nooom.profiler.simulator.functions import Choices
 from nooom.profiler.simulator.kernels import Kernels, KernelTable
@@ -33,5 +31,4 @@ def cuda(gpu: GPU) -> Target:
 
 def cpu(threads: int) -> Target:
     """A CPU, of which so many threads work on one operation."""
-    choices = {functional.scaled_dot_product_attention: attend}
-    return Target(kernels=CpuKernels(threads), choices=choices, foreach=False, host_is_device=True)
+    return Target(kernels=CpuKernels(threads), choices=CPU_CHOICES, foreach=False, host_is_device=True)

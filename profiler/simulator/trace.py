@@ -11,7 +11,7 @@ from nooom.profiler.instruments import Reading
 from nooom.profiler.simulator.autocast import CudaAutocast
 from nooom.profiler.simulator.functions import Functions
 from nooom.profiler.simulator.memory import Allocator, Memory
-from nooom.profiler.simulator.patches import generator_states, patched
+from nooom.profiler.simulator.patches import decoding_as_on_a_cpu, generator_states, patched
 from nooom.profiler.simulator.target import Target
 from nooom.profiler.simulator.tracer import MetaTracer
 from nooom.profiler.tracer.attribution import Vocabulary
@@ -44,6 +44,7 @@ class Trace:
         self._stack.enter_context(patched(foreach=self._target.foreach))
         if self._target.host_is_device:
             self._stack.enter_context(generator_states(self._memory.hold))
+            self._stack.enter_context(decoding_as_on_a_cpu())
         self._stack.enter_context(self._tracer)
         self._stack.enter_context(self._functions)
         warm = torch.ones((8, 8), device="meta")
