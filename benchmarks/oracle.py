@@ -77,13 +77,13 @@ def load(folder: Path) -> list[Recording]:
     for file in sorted(folder.glob("*.jsonl")):
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             try:
-                found.append(_recording(file.stem, json.loads(line)))
+                found.append(recording(file.stem, json.loads(line)))
             except (ValueError, KeyError, TypeError, UsageError) as error:
                 raise UsageError(f"{file}:{number}: no recording: {error}") from error
     return found
 
 
-def _recording(gpu: str, line: Mapping[str, Any]) -> Recording:
+def recording(gpu: str, line: Mapping[str, Any]) -> Recording:
     phases = {name: dict(zip(FIGURES, figures, strict=True)) for name, figures in line["phases"].items()}
     first = {name: dict(zip(FIGURES, figures, strict=True)) for name, figures in line["first"].items()}
     return Recording(
@@ -109,7 +109,7 @@ def written(record: Measurement) -> str:
     phases = {phase.name: _figures(phase) for phase in record.phases}
     warm_up = [Phase(**phase) for phase in (record.first or {}).get("phases", ())]
     first = {phase.name: _figures(phase) for phase in warm_up if _figures(phase) != phases.get(phase.name)}
-    line: dict[str, Any] = {"case": _given(case), "status": record.status, "phases": phases, "first": first}
+    line: dict[str, Any] = {"case": given_flags(case), "status": record.status, "phases": phases, "first": first}
     if record.retries != 0:
         line["retries"] = record.retries
     if record.error is not None:
@@ -121,7 +121,7 @@ def _figures(phase: Phase) -> list[int]:
     return [int(getattr(phase, name)) for name in FIGURES]
 
 
-def _given(case: Case) -> dict[str, Any]:
+def given_flags(case: Case) -> dict[str, Any]:
     """The flags without which it would be another case."""
     plain: dict[str, Any] = {"model": case.model, "workload": case.workload}
     if case.full:
@@ -152,7 +152,7 @@ def make(folder: Path, suites: Path, work: Path) -> Path:
     for stem in stems:
         _write(target / f"{stem}.jsonl", map(written, records[stem]))
         taken = [record for record in records[stem] if any(phase.components for phase in record.phases)]
-        _write(apart / f"{stem}.jsonl", (components.written(_given(_case(record)), record) for record in taken))
+        _write(apart / f"{stem}.jsonl", (components.written(given_flags(_case(record)), record) for record in taken))
     made_with = {"versions": versions, "figures": FIGURES, "gpus": {stem: _played(gpu_of(stem)) for stem in stems}}
     (target / MADE_WITH).write_text(json.dumps(made_with, indent=2) + "\n", encoding="utf-8")
     return target

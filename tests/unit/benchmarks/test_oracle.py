@@ -157,6 +157,6 @@ def _phase(name: str, peak: int) -> Phase:
 
 
 def _read(line: str) -> Recording:
-    from nooom.benchmarks.oracle import _recording
+    from nooom.benchmarks.oracle import recording
 
-    return _recording("a100-80gb", json.loads(line))
+    return recording("a100-80gb", json.loads(line))
