@@ -161,25 +161,21 @@ def page(results: Path) -> str:
     lines += [f"- {text}" for text in other] or [
         "Every case ended as on the phantom: well, or out of memory in the same phase."
     ]
-    lines += [
-        "",
-        "## Not identical",
-        "",
-        _WHY,
-        "",
-        "| GPU | case | phase | bytes | error | reserved |",
-        "|---|---|---|--:|--:|--:|",
-    ]
-    lines += [_difference(pair) for pair in _worst_first(found) if pair.allocated[0] != pair.allocated[1]]
+    different = [pair for pair in _worst_first(found) if pair.allocated[0] != pair.allocated[1]]
+    if different:
+        lines += ["", "## Not identical", "", _WHY, ""]
+        lines += ["| GPU | case | phase | bytes | error | reserved |", "|---|---|---|--:|--:|--:|"]
+        lines += [_difference(pair) for pair in different]
     return "\n".join(lines) + "\n"
 
 
 _ALIKE = "Every case ended as on the phantom: well, or out of memory in the same phase."
 _WHY = (
     "The requests of these cases are the phantom's own, one by one, where the phantom is watched operation by "
-    "operation (`run --attribute`): watching makes Python hold an operation's arguments until it returns, on the phantom "
-    "and in the dry run alike.  Unwatched, some temporaries are freed a moment earlier, other cached blocks are taken, "
-    "and their unsplit tails of up to 1 MiB count as allocated.  The figures recorded here were measured unwatched."
+    "operation (`run --attribute`): watching makes Python hold an operation's arguments until it returns, on the "
+    "phantom and in the dry run alike.  Unwatched, some temporaries are freed a moment earlier, other cached blocks are "
+    "taken, and their unsplit tails of up to 1 MiB count as allocated.  The figures recorded here were measured "
+    "unwatched."
 )
 
 
