@@ -173,9 +173,8 @@ _ALIKE = "Every case ended as on the phantom: well, or out of memory in the same
 _WHY = (
     "The requests of these cases are the phantom's own, one by one, where the phantom is watched operation by "
     "operation (`run --attribute`): watching makes Python hold an operation's arguments until it returns, on the "
-    "phantom and in the dry run alike.  Unwatched, some temporaries are freed a moment earlier, other cached blocks are "
-    "taken, and their unsplit tails of up to 1 MiB count as allocated.  The figures recorded here were measured "
-    "unwatched."
+    "phantom and in the dry run alike.  Unwatched, some temporaries are freed a moment earlier, other cached blocks "
+    "are taken, and their unsplit tails of up to 1 MiB count as allocated.  The figures here were measured unwatched."
 )
 
 

@@ -96,7 +96,7 @@ def _tensors(out: Any) -> list[torch.Tensor]:
 def _is_read(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether it copies from the device to the host."""
     if func is _COPY_INTO:
-        return args[1].device.type == "meta" and args[0].device.type == "cpu"
+        return bool(args[1].device.type == "meta" and args[0].device.type == "cpu")
     if args[0].device.type != "meta":
         return False
     return func is _READ or torch.device(kwargs.get("device") or "meta").type == "cpu"
