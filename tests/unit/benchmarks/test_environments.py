@@ -343,7 +343,7 @@ def test_a_run_that_fails_as_a_whole_says_its_last_line(
 
 def test_the_example_has_two_environments_and_cases_for_who_has_cuda_and_who_has_not() -> None:
     folder = ROOT / "examples" / "library-upgrade"
-    for device in ("phantom", "cpu"):
+    for device in ("phantom", "dryrun", "cpu"):
         cases = load_suite(str(folder / "suite.toml"), device).cases
         assert [case.workload for case in cases] == ["sft", "inference"]
     assert environments._lines(folder / "before.txt") != environments._lines(folder / "after.txt")

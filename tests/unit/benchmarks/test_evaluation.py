@@ -125,6 +125,39 @@ def test_validate_shows_what_ran_out_of_memory_and_lets_it_judge_the_verdicts(ru
     assert document["summary"]["article"]["pef"] == 1.0  # the article says that so small a case fits
 
 
+def test_validate_takes_recorded_dry_runs_as_predictions(run: Callable[..., str]) -> None:
+    dry: dict[str, Any] = {"source": "dryrun", "device": "dryrun"}
+    gpu: dict[str, Any] = {"gpu": {"name": "NVIDIA A100-SXM4-80GB", "total_bytes": 85_100_068_864}}
+    others = {"gpu": {"name": "Tesla T4", "total_bytes": None}}
+    write(
+        measured(1, 64, device="cuda", **gpu),
+        measured(2, 64, device="cuda", **gpu),
+        measured(1, 64, factor=9.0, **dry, **others),
+        measured(1, 64, factor=9.0, **dry, **gpu),
+        measured(1, 64, factor=0.5, **dry, **gpu),
+        measured(2, 64, status="oom", **dry, **gpu),
+    )
+    document = json.loads(run("validate", "results", "--by", "dryrun", "--json"))
+    assert {row["evidence"] for row in document["comparisons"]} == {"measured on cuda"}
+    said = {(row["case"].partition(" inference ")[2], row["error"]) for row in document["comparisons"]}
+    # The last one of the same case on the same GPU; of what ran out of memory nothing is said.
+    assert said == {("1x64", -0.5), ("2x64", None)}
+    assert document["summary"]["dryrun"]["n"] == 1
+    assert list(json.loads(run("validate", "results", "--json"))["summary"]) == ["article"]
+    assert "dryrun" in json.loads(run("validate", "results", "--by", "all", "--json"))["summary"]
+
+
+def test_validate_without_dry_runs_says_how_to_make_them(run: Callable[..., str]) -> None:
+    write(measured(1, 64))
+    run("validate", "results", "--by", "dryrun", code=2)
+    assert "dryrun" not in json.loads(run("validate", "results", "--by", "all", "--json"))["summary"]
+
+
+def test_a_prediction_by_all_without_a_gpu_leaves_the_dry_run_out(run: Callable[..., str]) -> None:
+    said = json.loads(run("predict", *LORA_7B, "--by", "all", "--json"))["predictions"]
+    assert "dryrun" not in [one["source"] for one in said]
+
+
 def test_calibrate_writes_three_files_with_the_same_figures(run: Callable[..., str]) -> None:
     write(*(measured(batch, seq, factor=1.5) for batch in (1, 4) for seq in (64, 512)))
     document = json.loads(run("calibrate", "results", "--out", "out", "--json"))

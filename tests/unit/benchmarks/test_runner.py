@@ -168,3 +168,25 @@ def test_a_device_is_spread_over_the_gpus_that_are_asked_for(monkeypatch: pytest
     ]:
         with pytest.raises(UsageError, match=says):
             devices.spread(device, gpus)
+
+
+def test_a_dry_run_is_told_its_gpu_and_allocator_and_needs_one_pass(answer: dict[str, Any]) -> None:
+    gpu = dataclasses.replace(GPUS["a100-80gb"], total_bytes=9 << 30)
+    device = devices.choose("dryrun", gpu)
+    planned = [
+        *plan(8, device=device),
+        *plan(8, device=device, allocator="expandable_segments:True"),
+    ]
+    records = list(runner.run(planned, device, runner.Options(attribute=True)))
+    assert [record.source for record in records] == ["dryrun", "dryrun"]
+    told = [job["instrument_options"] for job in answer["jobs"]]
+    assert [(one["gpu"], one["total_bytes"], one["capped"]) for one in told] == [("a100-80gb", 9 << 30, True)] * 2
+    assert [one["allocator"] for one in told] == ["", "expandable_segments:True"]
+    # A simulated allocator has no use for the environment, and a GPU that is there none for the simulation.
+    assert all("PYTORCH_ALLOC_CONF" not in environment for environment in answer["environments"])
+    assert all(environment["CUDA_VISIBLE_DEVICES"] == "" for environment in answer["environments"])
+
+
+def test_other_instruments_are_told_nothing(answer: dict[str, Any]) -> None:
+    ran(plan(8))
+    assert [job["instrument_options"] for job in answer["jobs"]] == [{}]

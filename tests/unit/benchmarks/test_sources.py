@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nooom.benchmarks.models.zoo import resolve_case
-from nooom.benchmarks.sources import Prediction, predict_article, sources
+from nooom.benchmarks.sources import Prediction, predict_article, sources, split
 from nooom.formulas.case import Case
 from nooom.formulas.errors import UsageError
 
@@ -43,8 +43,23 @@ def test_names_are_taken_once_and_in_order() -> None:
         ("article,", "unknown"),
         ("derived", "--by derived is not built yet"),
         ("phantom", "--by phantom runs the case, which is for nooom predict"),
+        ("dryrun", "--by dryrun runs the case, which is for nooom predict"),
     ],
 )
 def test_a_name_that_is_no_source_is_refused(by: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         sources(by)
+
+
+@pytest.mark.parametrize(
+    ("by", "run", "rest"),
+    [
+        (None, (), None),
+        ("article", (), "article"),
+        ("dryrun", ("dryrun",), None),
+        ("phantom,article, dryrun", ("dryrun", "phantom"), "article"),
+        ("all", ("dryrun",), "all"),
+    ],
+)
+def test_what_is_run_is_told_from_what_is_computed(by: str | None, run: tuple[str, ...], rest: str | None) -> None:
+    assert split(by) == (run, rest)
