@@ -22,7 +22,7 @@ UPGRADE := examples/library-upgrade
 CARRIED ?= typer rich psutil nvidia-ml-py peft accelerate shellingham click markdown-it-py mdurl pygments
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda baselines library-upgrade oracle oracle-old rehearsal gpu-results wheels demo test test-slow lint format bench wheel demo-results public-results calibration-results peers claims claims-evidence clean
+.PHONY: help setup setup-cuda baselines library-upgrade library-upgrade-dry oracle oracle-old rehearsal gpu-results wheels demo test test-slow lint format bench wheel demo-results public-results calibration-results peers claims claims-evidence clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -102,6 +102,11 @@ library-upgrade: setup-cuda ## Check a library's upgrade on a phantom GPU: resul
 	.venv-cuda/bin/python -m nooom check $(UPGRADE)/suite.toml --device phantom --gpu a100-80gb --out build/library-upgrade/check \
 	    --env $(UPGRADE)/before.txt --env $(UPGRADE)/after.txt > build/library-upgrade/shown.txt || [ $$? -eq 1 ]
 	$(VENV_PYTHON) -m nooom.benchmarks.reports.gate.publish build/library-upgrade/check build/library-upgrade/shown.txt results/library-upgrade README.md
+
+library-upgrade-dry: setup ## The same check as a dry run, which needs no CUDA build of torch: build/library-upgrade-dry
+	rm -rf build/library-upgrade-dry
+	$(VENV_PYTHON) -m nooom check $(UPGRADE)/suite.toml --device dryrun --gpu a100-80gb --out build/library-upgrade-dry \
+	    --env $(UPGRADE)/before.txt --env $(UPGRADE)/after.txt || [ $$? -eq 1 ]
 
 # This project's own gate: tests/phantom/test_check.py holds the workloads against it.
 baselines: setup-cuda ## Measure results/baselines, on a phantom GPU, anew: from a clean tree alone
