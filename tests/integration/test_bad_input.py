@@ -36,7 +36,10 @@ SFT = ["--model", SMOL, "--workload", "sft"]
         (["run", *SFT, "--device", "dryrun", "--gpu", "t4-16gb", "--attention", "flash_attention_2"], "sdpa-flash"),
         (["run", *SFT, "--device", "dryrun", "--gpu", "t4-16gb", "--attention", "sdpa-cudnn"], "hardware's library"),
         (["run", *SFT, "--device", "dryrun", "--gpu", "t4-16gb", "--pretrained"], "not built yet for the dry run"),
-        (["measure", "--device", "dryrun", "--gpu", "t4-16gb", "--", "true"], "for a command there is --device phantom"),
+        (
+            ["measure", "--device", "dryrun", "--gpu", "t4-16gb", "--", "true"],
+            "for a command there is --device phantom",
+        ),
         (["predict", *SFT, "--by", "dryrun"], "--by dryrun plays a GPU: add --gpu NAME"),
         (["run", *SFT, "--device", "phantom"], "add --gpu NAME"),
         (["run", *SFT, "--device", "cpu", "--gpu", "t4-16gb"], "phantom and dryrun play"),
