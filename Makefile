@@ -22,7 +22,7 @@ UPGRADE := examples/library-upgrade
 CARRIED ?= typer rich psutil nvidia-ml-py peft accelerate shellingham click markdown-it-py mdurl pygments
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda baselines library-upgrade library-upgrade-dry oracle oracle-old rehearsal gpu-results wheels demo test test-slow lint format bench wheel demo-results public-results calibration-results peers claims claims-evidence clean
+.PHONY: help setup setup-cuda baselines library-upgrade library-upgrade-dry oracle oracle-old oracle-older rehearsal gpu-results wheels demo test test-slow lint format bench wheel demo-results public-results calibration-results accuracy dryrun-results peers claims claims-evidence clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -70,6 +70,12 @@ public-results: setup ## Make results/measured/public anew from its manifest of 
 calibration-results: setup ## Fit results/calibration to the measurements that ship
 	rm -rf results/calibration
 	$(VENV_PYTHON) -m benchmarks calibrate results/measured results/demo
+
+dryrun-results: setup ## Dry-run what the oracle recorded, beside it: results/dryrun (half an hour; goes on where it was stopped)
+	$(VENV_PYTHON) -m nooom.benchmarks.dry_run_against_emulated results
+
+accuracy: setup ## Dry-run what others published: results/accuracy.md (a quarter of an hour; goes on where it was stopped)
+	$(VENV_PYTHON) -m nooom.benchmarks.accuracy results README.md
 
 # Others' estimators lie beside .venv, not in it: some want versions of what .venv pins that nooom can't use.
 peers: setup build/peers/.complete ## Hold others' estimators against the published measurements: results/peers.md
@@ -134,13 +140,25 @@ oracle-old: setup .venv-old/.complete build/transformers-4.46/.complete ## Play 
 	PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= .venv-old/bin/python -m pip install --quiet -r $<
 	touch $@
 
+oracle-older: setup .venv-older/.complete ## Play Llama 2's published runs in the versions of their time: results/emulated/completions.jsonl (ten minutes)
+	NOOOM_PHANTOM_ANY_TORCH=1 PYTHONPATH=$(CURDIR) .venv-older/bin/python -m nooom.benchmarks.old.completions results/emulated/completions.jsonl
+	$(VENV_PYTHON) -m nooom.benchmarks.emulated_against_published results/emulated
+
+# Python 3.11: torch 2.1 knows no later one.
+.venv-older/.complete: benchmarks/old/completions.txt | setup
+	rm -rf .venv-older
+	.venv/bin/python -m venv .venv-older
+	@echo "installing torch 2.1's CUDA build in .venv-older (about 5 GB, once)"
+	PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= .venv-older/bin/python -m pip install --quiet -r $<
+	touch $@
+
 # What the published prefills ran on, beside .venv-old: it has the version that the fine-tunings ran on.
 build/transformers-4.46/.complete: benchmarks/old/speed.txt .venv-old/.complete
 	rm -rf build/transformers-4.46
 	PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= .venv-old/bin/python -m pip install --quiet --no-deps --target build/transformers-4.46 -r $<
 	touch $@
 
-clean: ## Remove what these commands made, but for .venv, .venv-cuda, .venv-old and measurements
+clean: ## Remove what these commands made, but for .venv, .venv-cuda, .venv-old, .venv-older and measurements
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path './.venv*' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
