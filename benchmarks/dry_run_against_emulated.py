@@ -183,7 +183,7 @@ def _goals(found: Sequence[Pair], missed: Sequence[Pair]) -> str:
     reserved = sorted(abs(pair.reserved_error) for pair in found)
     near = statistics.median(reserved) <= RESERVED_MEDIAN and reserved[-1] <= RESERVED_WORST
     return (
-        f"Goals: within 0.1 % everywhere: {f'missed in {len(missed)} phases' if missed else 'held'}; "
+        f"Goals: within 0.1 % everywhere: {f'missed in {len(missed)} of {len(found)} phases' if missed else 'held'}; "
         f"identical in half: {'held' if 2 * same >= len(found) else 'missed'} ({same / len(found):.1%}); "
         f"reserved within 1 % in the median and 3 % at worst: {'held' if near else 'missed'}."
     )

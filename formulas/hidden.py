@@ -82,8 +82,8 @@ def efficient_backward_bytes(
 ) -> tuple[int, ...]:
     """Row sums, and the query's gradient in fp32 with counters for each 64 or 128 rows, as heads are wide.
 
-    ``transformers/cuda/attention_backward.cu``.  An fp32 input takes the product and its sums in two steps.  Heads wider
-    than 128 don't fit into registers: the gradients of keys and values get places to be added up in as well, one for
+    ``transformers/cuda/attention_backward.cu``.  An fp32 input takes product and sums in two steps.  Heads wider
+    than 128 don't fit in registers: the gradients of keys and values get places to be added up in as well, one for
     each part that the keys are divided in.  ``keys`` and ``value_dim`` are the queries' where they are not given.
     """
     rows = batch * heads * queries

@@ -44,9 +44,9 @@ class _FusedRmsNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, torch.Tensor | None]:
-        input, _, weight = ctx.saved_tensors
+        source, _, weight = ctx.saved_tensors
         gradient = gradient.contiguous()
-        return torch.empty_like(input), None, None if weight is None else torch.empty_like(weight)
+        return torch.empty_like(source), None, None if weight is None else torch.empty_like(weight)
 
 
 def _softmax(

@@ -1,4 +1,4 @@
-"""Storages of meta tensors as blocks of a simulated allocator: born when an operation returns them, freed at their death.
+"""Storages of meta tensors as blocks of a simulated allocator: born when an operation returns them, freed at death.
 
 A meta tensor has no memory, but it has a storage, which lives exactly as long as it would with memory: autograd and
 Python hold and let go of the same objects.  The death of one is told by a weak reference, in the moment it happens.
