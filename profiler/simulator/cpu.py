@@ -10,6 +10,7 @@ import itertools
 import os
 from contextlib import ExitStack
 from typing import Any
+from unittest.mock import patch
 
 from nooom.profiler.instruments import Reading
 
@@ -34,7 +35,8 @@ class DryCpuInstrument:
         """Begin to watch every operation from here on."""
         import torch
 
-        os.environ["ACCELERATE_TORCH_DEVICE"] = self.torch_device
+        # accelerate asks for its device here; what runs in this process afterwards must not find it.
+        self._stack.enter_context(patch.dict(os.environ, ACCELERATE_TORCH_DEVICE=self.torch_device))
         from nooom.profiler.simulator.target import cpu
         from nooom.profiler.simulator.trace import Trace
 

@@ -6,6 +6,7 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from nooom.formulas.gpus import GPU, find
 from nooom.profiler.instruments import Reading
@@ -54,7 +55,8 @@ class DryRunInstrument:
         """Begin to watch: what lies on the GPU before the case, and every operation from here on."""
         import torch
 
-        os.environ["ACCELERATE_TORCH_DEVICE"] = self.torch_device
+        # accelerate asks for its device here; what runs in this process afterwards must not find it.
+        self._stack.enter_context(patch.dict(os.environ, ACCELERATE_TORCH_DEVICE=self.torch_device))
         from nooom.profiler.simulator.target import cuda
         from nooom.profiler.simulator.trace import Trace
 

@@ -87,11 +87,6 @@ class _Probe(TorchDispatchMode):
         self._keep = keep
         self._kept: list[Any] = []
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """As the tracer, or the counts were others."""
-        return False
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _ADD and not torch.is_grad_enabled() and self.counts is None:
             self.counts = _owners(args[:1])

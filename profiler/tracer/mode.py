@@ -49,11 +49,6 @@ class Tracer(TorchDispatchMode):
         self._every = every
         self._places = Places()
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and PyTorch's guard against it takes longer than a small operation."""
-        return False
-
     def __enter__(self) -> Tracer:
         learn()
         self._places.open()

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FLOORS = ("formulas", "profiler", "benchmarks")
 HEAVY = {"torch", "transformers", "peft", "accelerate", "numpy", "pandas", "matplotlib"}
-PROFILER_MAY_IMPORT = {"nooom.formulas.case", "nooom.formulas.errors", "nooom.formulas.gpus"}
+PROFILER_MAY_IMPORT = {"nooom.formulas.case", "nooom.formulas.errors", "nooom.formulas.gpus", "nooom.formulas.hidden"}
 IMPORT_NAMES = {"nvidia-ml-py": "pynvml"}
 """Distributions whose import name is another."""
 OPTIONAL = {"flash_attn", "bitsandbytes", "trl", "kernels", "torchao"} | {
