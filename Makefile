@@ -74,7 +74,7 @@ calibration-results: setup ## Fit results/calibration to the measurements that s
 dryrun-results: setup ## Dry-run what the oracle recorded, beside it: results/dryrun (half an hour; goes on where it was stopped)
 	$(VENV_PYTHON) -m nooom.benchmarks.dry_run_against_emulated results
 
-accuracy: setup ## Dry-run what others published: results/accuracy.md (a quarter of an hour; goes on where it was stopped)
+accuracy: setup ## Dry-run what others published: results/accuracy.md (three minutes; goes on where it was stopped)
 	$(VENV_PYTHON) -m nooom.benchmarks.accuracy results README.md
 
 # Others' estimators lie beside .venv, not in it: some want versions of what .venv pins that nooom can't use.

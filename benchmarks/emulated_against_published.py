@@ -54,6 +54,9 @@ CAUSES = {
     "M1179": "as M1176",
     "M1184": _LORA.format(tokens=16_384, logits=1_048_608_768, norm=134_217_728, batch=4, mask=67_108_864),
     "M1187": _LORA.format(tokens=32_768, logits=2_097_217_536, norm=268_435_456, batch=8, mask=134_217_728),
+    "M0145": "at its peak, the last token's, transformers 4.46 has expanded a layer's keys and values to every query "
+    "head before flash-attn takes them, bf16 [1, 14, 2048, 64], 3,670,016 B each; today's attention takes them as they "
+    "are",
     "M0149": _RESTS.format(
         blocks="three of the MLP's bf16 [6144, 4864] (57 MiB) lie in segments of 58 MiB, and one more of the cache's, "
         "bf16 [1, 2, 6144, 64], has 1 MiB over: 4 x 1,048,576 B; 0.9 MiB more were not told apart"
@@ -296,8 +299,8 @@ def _as_run_said(lines: list[dict[str, Any]]) -> list[str]:
         f"torch {torch}, transformers {transformers}, accelerate 1.0.1 and the stand-in for flash-attn:",
         "`make oracle-old`; the published runs had torch 2.3.1.  A checkpoint of zeros through `from_pretrained`, then",
         "`generate` with the checkpoint's sampling, each length in a process of its own.  After a long prompt its pass",
-        "is the peak, so two new tokens stand for the 2048 that were made.  GiB with two decimals, as published, and",
-        "bytes.",
+        "is the peak, so two new tokens stand for the 2048 that were made; after a prompt of one token all are made.",
+        "GiB with two decimals, as published, and bytes.",
     ]
 
 
@@ -366,7 +369,6 @@ _LEFT_OUT = (
     "## What is not compared",
     "",
     "- NF4 runs (M1204 to M1229): bitsandbytes brings kernels and allocations of its own.",
-    "- Qwen2.5 with prompts of one token (M0145, M0193, M0209): 2048 decoded tokens take Python some minutes each.",
 )
 
 
